@@ -1,0 +1,135 @@
+//! A host, normalized for comparison.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+/// A host as matching, pooling and certificates compare it: a lower-case A-label name without its trailing dot, or an IP
+/// address. What is forwarded stays as the client wrote it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Host {
+    text: String,
+    ip: Option<IpAddr>,
+}
+
+impl Host {
+    /// Reads `name`, `name.`, `192.0.2.1` or `[2001:db8::1]`; internationalized names become A-labels (RFC 5891).
+    ///
+    /// # Errors
+    /// When the text is no host: empty, over 253 bytes, a name in brackets, an unbracketed IPv6 address, an empty label, or
+    /// a character that no host name holds.
+    pub fn parse(text: &str) -> Result<Self, HostError> {
+        if let Some(rest) = text.strip_prefix('[') {
+            let inner = rest.strip_suffix(']').ok_or(HostError::Bracket)?;
+            let ip: Ipv6Addr = inner.parse().map_err(|_| HostError::Bracket)?;
+            return Ok(Self::from(IpAddr::V6(ip)));
+        }
+        if let Ok(ip) = text.parse::<Ipv4Addr>() {
+            return Ok(Self::from(IpAddr::V4(ip)));
+        }
+        let name = text.strip_suffix('.').unwrap_or(text);
+        if name.is_empty() {
+            return Err(HostError::Empty);
+        }
+        let ascii = if name.is_ascii() {
+            name.to_ascii_lowercase()
+        } else {
+            idna::domain_to_ascii(name).map_err(|_| HostError::Idna)?
+        };
+        if ascii.len() > MAX_NAME {
+            return Err(HostError::Long);
+        }
+        for label in ascii.split('.') {
+            if label.is_empty() || label.len() > MAX_LABEL {
+                return Err(HostError::Label);
+            }
+            // Underscores are no host names by RFC 1123, yet resolvers and OTAs' staging hosts use them.
+            if !label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_') {
+                return Err(HostError::Character);
+            }
+        }
+        Ok(Self { text: ascii, ip: None })
+    }
+
+    /// The normalized text; an IPv6 address has no brackets.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The address, where the host is one.
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.ip
+    }
+}
+
+impl From<IpAddr> for Host {
+    fn from(ip: IpAddr) -> Self {
+        Self { text: ip.to_string(), ip: Some(ip) }
+    }
+}
+
+/// As it stands in an authority: an IPv6 address in brackets.
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ip {
+            Some(IpAddr::V6(ip)) => write!(f, "[{ip}]"),
+            _ => f.write_str(&self.text),
+        }
+    }
+}
+
+/// Why a text is no host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum HostError {
+    /// Nothing there.
+    #[error("host is empty")]
+    Empty,
+    /// Brackets hold an IPv6 address and nothing else (RFC 3986 section 3.2.2).
+    #[error("brackets must hold an IPv6 address")]
+    Bracket,
+    /// RFC 1035 section 2.3.4.
+    #[error("host is longer than 253 bytes")]
+    Long,
+    /// RFC 1035 section 2.3.4.
+    #[error("a label of the host is empty or longer than 63 bytes")]
+    Label,
+    /// No host name holds it.
+    #[error("host holds a character that no host name may hold")]
+    Character,
+    /// RFC 5891.
+    #[error("host is no valid internationalized name")]
+    Idna,
+}
+
+const MAX_NAME: usize = 253;
+const MAX_LABEL: usize = 63;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_compare_as_lower_case_a_labels_without_trailing_dot() {
+        for text in ["OTA.Example", "ota.example.", "ota.example"] {
+            assert_eq!(Host::parse(text).unwrap().as_str(), "ota.example");
+        }
+        assert_eq!(Host::parse("bücher.example").unwrap().as_str(), "xn--bcher-kva.example");
+    }
+
+    #[test]
+    fn addresses_are_addresses() {
+        assert_eq!(Host::parse("[2001:DB8::1]").unwrap().to_string(), "[2001:db8::1]");
+        assert_eq!(Host::parse("[2001:DB8::1]").unwrap().as_str(), "2001:db8::1");
+        assert_eq!(Host::parse("127.0.0.1").unwrap().ip(), Some(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+    }
+
+    #[test]
+    fn what_is_no_host_is_refused() {
+        for text in ["", ".", "[ota.example]", "[::1", "::1", "a..b", "a b", "user@ota", "ota/", "[::1%25eth0]"] {
+            assert!(Host::parse(text).is_err(), "{text:?}");
+        }
+        assert!(Host::parse(&"a".repeat(64)).is_err());
+        assert!(Host::parse(&["a".repeat(60).as_str(); 5].join(".")).is_err());
+    }
+}

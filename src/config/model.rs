@@ -1,0 +1,230 @@
+//! The validated configuration: what the rest of the program reads.
+//!
+//! Values here cannot be wrong. They are built by [`super::load`] from the YAML of the operator, which reports every
+//! mistake at once; nothing else constructs them outside of tests.
+
+use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
+
+use http::{HeaderName, Method};
+use secrecy::SecretString;
+
+use super::units::Rate;
+
+/// The whole configuration of one instance.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where workers' `HTTP_PROXY` and `HTTPS_PROXY` point.
+    pub listen: SocketAddr,
+    /// Where `/metrics`, `/healthz`, `/readyz` and `/status` are served. `None`: nowhere.
+    pub admin: Option<SocketAddr>,
+    /// The store shared by the fleet. `None`: buckets live in this process, for a single instance.
+    pub redis: Option<Redis>,
+    /// The certificate authority that signs leaves for intercepted hosts.
+    pub ca: Ca,
+    /// How origins are reached.
+    pub upstream: Upstream,
+    /// What happens to requests that no channel or endpoint claims.
+    pub unmatched: Unmatched,
+    /// Whether answers carry `X-Pacer-Wait`, `X-Pacer-Attempts` and `X-Pacer-Bucket`.
+    pub annotate: bool,
+    /// The OTAs, in the order of the file.
+    pub channels: Vec<Arc<Channel>>,
+}
+
+/// The Redis that holds the buckets of the fleet.
+#[derive(Debug, Clone)]
+pub struct Redis {
+    /// Address with credentials; never logged.
+    pub url: SecretString,
+    /// First part of every key.
+    pub prefix: String,
+    /// Keys the hash that hides credentials from readers of Redis. Must be equal on every instance.
+    pub hash_key: Option<SecretString>,
+    /// How long one call may take before its outcome counts as unknown.
+    pub timeout: Duration,
+    /// What an instance does while Redis is lost.
+    pub on_outage: OnOutage,
+    /// How many instances share the limits while Redis is lost: each gets rate / this.
+    pub expected_instances: NonZeroU32,
+}
+
+/// What an instance does while Redis is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnOutage {
+    /// Paces alone at its share of each limit (rate / `expected_instances`, burst 1).
+    Local,
+    /// Answers 503 to every paced request.
+    Closed,
+    /// Forwards without pacing.
+    Open,
+}
+
+/// The certificate authority.
+#[derive(Debug, Clone)]
+pub struct Ca {
+    /// Holds `ca.pem`, `ca.key` (0600) and `bundle.pem`; made on first start.
+    pub dir: PathBuf,
+}
+
+/// How origins are reached.
+#[derive(Debug, Clone)]
+pub struct Upstream {
+    /// PEM file with roots trusted in addition to the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Bound on resolving, connecting and the TLS handshake together.
+    pub connect_timeout: Duration,
+    /// Bound on the time from the request's last byte to the answer's head.
+    pub response_timeout: Duration,
+    /// How long an idle connection is kept for reuse.
+    pub idle: Duration,
+}
+
+/// What happens to requests that no channel or endpoint claims.
+#[derive(Debug, Clone, Copy)]
+pub struct Unmatched {
+    /// A host of no channel.
+    pub host: UnmatchedHost,
+    /// A path of no endpoint, on a channel's host.
+    pub path: UnmatchedPath,
+}
+
+/// What happens to a host of no channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnmatchedHost {
+    /// CONNECT is tunnelled blind; a plain request is forwarded unpaced.
+    Tunnel,
+    /// Answered 403.
+    Refuse,
+}
+
+/// What happens to a path of no endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnmatchedPath {
+    /// Forwarded, taking only the limits of its channel.
+    Pass,
+    /// Answered 403.
+    Refuse,
+}
+
+/// An OTA: the hosts that belong to it, what it counts by, and its metered operations.
+#[derive(Debug, Clone)]
+pub struct Channel {
+    /// The name that configs, logs and metrics use.
+    pub name: String,
+    /// The hosts of the channel, exact or wildcard, as written and validated.
+    pub hosts: Vec<HostPattern>,
+    /// What the OTA counts by.
+    pub credential: Credential,
+    /// Limits shared by every request of the channel, taken together with those of the endpoint.
+    pub limits: Vec<Limit>,
+    /// The metered operations, in the order of the file.
+    pub endpoints: Vec<Arc<Endpoint>>,
+    /// Policy of requests that match the host but no endpoint.
+    pub policy: Policy,
+}
+
+/// `host`, `*.host`, either with `:port`. Lower-case A-labels, no trailing dot.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HostPattern {
+    /// `true` for `*.host`, which matches any number of labels before `host` but not `host` itself.
+    pub wildcard: bool,
+    /// The host, without the `*.`; an IPv6 literal without brackets.
+    pub host: String,
+    /// `None`: any port.
+    pub port: Option<u16>,
+}
+
+/// What an OTA counts by. Its value never leaves the process but as a keyed hash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Credential {
+    /// The user name of `Authorization: Basic`.
+    BasicUser,
+    /// The value of a request header.
+    Header(HeaderName),
+    /// The value of a query parameter.
+    Query(String),
+    /// The same for every request: one credential for the channel.
+    Label(String),
+}
+
+/// One metered operation of an OTA.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    /// The name that configs, logs and metrics use, unique within the channel.
+    pub name: String,
+    /// Which requests are this operation.
+    pub matcher: Matcher,
+    /// Limits of this operation alone.
+    pub limits: Vec<Limit>,
+    /// What one request takes from each of its limits.
+    pub cost: NonZeroU32,
+    /// How its requests wait and are retried.
+    pub policy: Policy,
+}
+
+/// Which requests an endpoint claims.
+#[derive(Debug, Clone)]
+pub struct Matcher {
+    /// `None`: any method.
+    pub method: Option<Method>,
+    /// The path as written: exact, a template (`/hotels/{id}`), or a prefix (`/hotels/**`).
+    pub path: PathPattern,
+}
+
+/// A path rule, from the most specific kind to the least.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum PathPattern {
+    /// `/hotels/xml/availability`
+    Exact(String),
+    /// `/hotels/{id}/rates`: each `{name}` matches one non-empty segment.
+    Template(String),
+    /// `/hotels/**`: the prefix without `**`; matches everything that starts with it, and the prefix without its slash.
+    Prefix(String),
+}
+
+/// How requests wait and are retried.
+#[derive(Debug, Clone, Copy)]
+pub struct Policy {
+    /// Longest hold for a slot before the proxy itself answers 429.
+    pub max_wait: Duration,
+    /// What happens after a throttle signal.
+    pub retry: Retry,
+}
+
+/// What happens after a throttle signal.
+#[derive(Debug, Clone, Copy)]
+pub struct Retry {
+    /// Sends in all, the first included.
+    pub attempts: NonZeroU32,
+    /// Cap on the pause an OTA may ask for.
+    pub max_retry_after: Duration,
+    /// First pause where the OTA names none; doubles with every attempt.
+    pub backoff: Duration,
+    /// Cap on that doubling.
+    pub max_backoff: Duration,
+    /// Largest request body kept for a replay, in bytes; a larger one is sent once.
+    pub replay_body: u64,
+}
+
+/// One constraint on a bucket.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Limit {
+    /// Refills at `rate` up to `capacity`.
+    TokenBucket {
+        /// Refill, after the safety factor.
+        rate: Rate,
+        /// The most that may be spent at once, in cost units.
+        capacity: NonZeroU32,
+        /// What a bucket nobody has used yet holds.
+        start: Start,
+    },
+}
+
+/// What a bucket nobody has used yet holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// Its whole capacity.
+    Full,
+    /// Nothing.
+    Empty,
+}

@@ -1,0 +1,3 @@
+//! The `ota-pacer` command.
+
+fn main() {}
