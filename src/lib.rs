@@ -12,3 +12,4 @@
 //! | 0 | `telemetry` |
 
 pub mod config;
+pub mod route;
