@@ -11,5 +11,6 @@
 //! | 1 | `config`, `feedback` |
 //! | 0 | `telemetry` |
 
+pub mod cli;
 pub mod config;
 pub mod route;

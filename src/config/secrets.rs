@@ -75,7 +75,7 @@ mod tests {
             ("  hash_key: so secret\nb: 1\n", "  hash_key: ** ******\nb: 1\n"),
             ("  hash_key: |\n    s1\n\n    s2\nb: 1\n", "  hash_key: *\n    **\n\n    **\nb: 1\n"),
             ("hash_key: ${KEY}\n", "hash_key: ${KEY}\n"),
-            ("hash_key: ${KEY:-dev}\n", "hash_key: *************\n"),
+            ("hash_key: ${KEY:-dev}\n", "hash_key: ***********\n"),
             ("hosts: [a.example]\n", "hosts: [a.example]\n"),
         ] {
             assert_eq!(masked(source), expected);
