@@ -6,7 +6,7 @@ use http::{HeaderName, Method};
 
 use super::{
     conflict::{self, Claim},
-    document::{Kind, Node},
+    document::{Entry, Kind, Node},
     mistake::{Invalid, Mistake, Span, nearest},
     model::{Channel, Credential, Endpoint, HostPattern, Limit, Matcher, PathPattern, Policy, Start},
     reader::{Context, Section, count, flag, text, word},
@@ -52,7 +52,7 @@ fn channel(
     }
     let mut hosts = Vec::new();
     for item in items {
-        if let Some(pattern) = cx.parse("host", item, HostPattern::parse) {
+        if let Some(pattern) = cx.parse("`hosts`", item, HostPattern::parse) {
             claimed.push(Claim { span: item.span.clone(), rule: pattern.clone() });
             hosts.push(pattern);
         }
@@ -191,13 +191,14 @@ fn credential(channel: &Section<'_>) -> Credential {
     let query = section.read("query", text).map(Credential::Query);
     let label = section.read("label", text).map(Credential::Label);
     let written = CREDENTIALS.iter().filter(|key| section.entry(key).is_some()).count();
-    if let Some(entry) =
-        channel.entry("credential").filter(|entry| matches!(entry.value.kind, Kind::Mapping(_)) && written != 1)
+    if let Some(Entry { span, value, .. }) = channel.entry("credential")
+        && let Kind::Mapping(entries) = &value.kind
+        && (written > 1 || entries.is_empty())
     {
         let message =
             if written == 0 { "`credential` names nothing" } else { "`credential` names more than one thing" };
         let hint = "an OTA counts by one of `basic_user: true`, `header: NAME`, `query: NAME` and `label: TEXT`";
-        section.context().mistake(Mistake::new(&entry.span, message, hint));
+        section.context().mistake(Mistake::new(span, message, hint));
     }
     section.finish();
     basic.or(header).or(query).or(label).unwrap_or_default()

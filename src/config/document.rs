@@ -72,6 +72,12 @@ pub(super) fn read(text: &str) -> Result<(Rc<Node>, Vec<Mistake>), Mistake> {
             Mistake::new(&(at..at + 1), format!("not valid YAML: {}", error.info()), hint(text, at))
         })?;
         let span = offsets.byte(span.start.index())..offsets.byte(span.end.index());
+        if let Event::Scalar(.., Some(tag)) | Event::SequenceStart(_, Some(tag)) | Event::MappingStart(_, Some(tag)) =
+            &event
+            && !tag.is_yaml_core_schema()
+        {
+            return Err(Mistake::new(&span, "tags are not supported", "write the value without its `!`"));
+        }
         match event {
             Event::DocumentStart(_) if document.is_some() => {
                 return Err(Mistake::new(&span, "a second document begins here", "keep everything in one document"));
@@ -87,8 +93,12 @@ pub(super) fn read(text: &str) -> Result<(Rc<Node>, Vec<Mistake>), Mistake> {
                 builder.value(node, NO_ANCHOR, &mut document)?;
             }
             Event::SequenceStart(anchor, _) => builder.open(span, anchor, Items::Sequence(Vec::new()))?,
-            Event::MappingStart(anchor, _) => builder.open(span, anchor, Items::Mapping(Vec::new(), None))?,
-            Event::SequenceEnd | Event::MappingEnd => builder.close(span, &mut document)?,
+            Event::MappingStart(anchor, _) => builder.open(span, anchor, Items::Mapping(Mapping::default()))?,
+            Event::SequenceEnd | Event::MappingEnd => {
+                // A block collection ends before what follows it, a flow collection with its bracket.
+                let bracket = text[span.start..].starts_with([']', '}']);
+                builder.close(span.start + usize::from(bracket), &mut document)?;
+            }
             _ => {}
         }
     }
@@ -112,8 +122,16 @@ struct Open {
 
 enum Items {
     Sequence(Vec<Rc<Node>>),
-    /// The entries, and a key whose value has not come yet.
-    Mapping(Vec<Entry>, Option<(String, Span)>),
+    Mapping(Mapping),
+}
+
+#[derive(Default)]
+struct Mapping {
+    entries: Vec<Entry>,
+    /// Where each key stands, to find the second of its kind.
+    keys: HashMap<String, Span>,
+    /// A key whose value has not come yet.
+    waiting: Option<(String, Span)>,
 }
 
 impl Builder {
@@ -125,13 +143,14 @@ impl Builder {
         Ok(())
     }
 
-    fn close(&mut self, end: Span, document: &mut Option<Rc<Node>>) -> Result<(), Mistake> {
+    fn close(&mut self, end: usize, document: &mut Option<Rc<Node>>) -> Result<(), Mistake> {
         let Some(open) = self.open.pop() else { return Ok(()) };
         let kind = match open.items {
             Items::Sequence(items) => Kind::Sequence(items),
-            Items::Mapping(entries, _) => Kind::Mapping(entries),
+            Items::Mapping(mapping) => Kind::Mapping(mapping.entries),
         };
-        self.value(Rc::new(Node { span: open.span.start..end.start.max(open.span.end), kind }), open.anchor, document)
+        let span = open.span.start..end.max(open.span.end);
+        self.value(Rc::new(Node { span, kind }), open.anchor, document)
     }
 
     fn value(&mut self, node: Rc<Node>, anchor: usize, document: &mut Option<Rc<Node>>) -> Result<(), Mistake> {
@@ -141,30 +160,31 @@ impl Builder {
         match self.open.last_mut().map(|open| &mut open.items) {
             None => *document = Some(node),
             Some(Items::Sequence(items)) => items.push(node),
-            Some(Items::Mapping(entries, waiting)) => match waiting.take() {
-                Some((key, span)) => {
-                    if let Some(first) = entries.iter().find(|entry| entry.key == key) {
-                        let message = format!("duplicate key `{key}`");
-                        let hint = "keep one of the two; a later one does not override an earlier one";
-                        self.duplicates
-                            .push(Mistake::new(&span, message, hint).with(&first.span, "first written here"));
-                    } else {
-                        entries.push(Entry { key, span, value: node });
-                    }
-                }
-                None => match &node.kind {
-                    Kind::Scalar { text, .. } => *waiting = Some((text.clone(), node.span.clone())),
-                    _ => {
-                        return Err(Mistake::new(
-                            &node.span,
-                            "a key must be a single word",
-                            "quote a text that starts with `{` or `[`",
-                        ));
-                    }
-                },
-            },
+            Some(Items::Mapping(mapping)) => self.duplicates.extend(mapping.take(node)?),
         }
         Ok(())
+    }
+}
+
+impl Mapping {
+    /// Takes a key, or the value of the key before. A value under a key that is already there is left out and reported.
+    fn take(&mut self, node: Rc<Node>) -> Result<Option<Mistake>, Mistake> {
+        let Some((key, span)) = self.waiting.take() else {
+            let Kind::Scalar { text, .. } = &node.kind else {
+                let hint = "quote a text that starts with `{` or `[`";
+                return Err(Mistake::new(&node.span, "a key must be a single word", hint));
+            };
+            self.waiting = Some((text.clone(), node.span.clone()));
+            return Ok(None);
+        };
+        if let Some(first) = self.keys.get(&key) {
+            let hint = "keep one of the two; a later one does not override an earlier one";
+            let message = format!("duplicate key `{}`", key.escape_debug());
+            return Ok(Some(Mistake::new(&span, message, hint).with(first, "first written here")));
+        }
+        self.keys.insert(key.clone(), span.clone());
+        self.entries.push(Entry { key, span, value: node });
+        Ok(None)
     }
 }
 

@@ -102,7 +102,7 @@ pub(super) struct Section<'a> {
 
 impl<'a> Section<'a> {
     /// Opens `node` and reports unknown keys at once. Absent, null or not a mapping: a section without keys. `later` are
-    /// keys of `design`ed features that this version refuses by name.
+    /// keys of features to come, refused by name.
     pub(super) fn open<T: JsonSchema>(
         cx: &'a Context<'a>,
         what: &str,
@@ -184,7 +184,11 @@ impl<'a> Section<'a> {
             let legal = entry.key.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
             if !legal || entry.key.is_empty() || entry.key.len() > MAX_NAME {
                 let hint = "a name is 1 to 64 letters, digits, `_` and `-`; logs and metrics use it";
-                self.cx.mistake(Mistake::new(&entry.span, format!("no name: `{}`", entry.key.escape_debug()), hint));
+                self.cx.mistake(Mistake::new(
+                    &entry.span,
+                    format!("`{}` is not a name", entry.key.escape_debug()),
+                    hint,
+                ));
             }
         })
     }

@@ -45,6 +45,7 @@ pub(super) struct File {
     /// How requests wait and are retried, unless a channel or endpoint says otherwise.
     defaults: Option<Defaults>,
     /// The OTAs, by a name of your choice (letters, digits, `_`, `-`) that logs and metrics use.
+    #[schemars(extend("propertyNames" = { "pattern": "^[A-Za-z0-9_-]{1,64}$" }))]
     channels: Option<BTreeMap<String, Channel>>,
 }
 
@@ -144,6 +145,7 @@ pub(super) struct Channel {
     /// What happens after a throttle answer.
     retry: Option<Retry>,
     /// The metered operations, by a name of your choice (letters, digits, `_`, `-`).
+    #[schemars(extend("propertyNames" = { "pattern": "^[A-Za-z0-9_-]{1,64}$" }))]
     endpoints: Option<BTreeMap<String, Endpoint>>,
 }
 

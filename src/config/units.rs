@@ -61,7 +61,7 @@ pub(super) fn rate(text: &str) -> Result<Rate, Invalid> {
         "d" | "day" => Duration::from_secs(86_400),
         _ if per.starts_with(|c: char| c.is_ascii_digit()) => duration(per)?,
         _ => {
-            let guess = nearest(per, PERIODS).map(|unit| format!("did you mean `/{unit}`? ")).unwrap_or_default();
+            let guess = nearest(per, SPELLINGS).map(|unit| format!("did you mean `/{unit}`? ")).unwrap_or_default();
             let hint = format!("{guess}a period is {} or a duration such as `90s`", listed(PERIODS, "or"));
             return Err(Invalid::new("unknown period in a rate", hint));
         }
@@ -131,6 +131,7 @@ pub(super) fn decimal(text: &str) -> Option<f64> {
 }
 
 const PERIODS: [&str; 4] = ["s", "min", "h", "d"];
+const SPELLINGS: [&str; 8] = ["s", "sec", "second", "min", "minute", "hour", "d", "day"];
 const SIZES: [&str; 7] = ["B", "kB", "KiB", "MB", "MiB", "GB", "GiB"];
 const RATE_HINT: &str = "for example `20/s`, `300/min`, `5000/h`, `10000/d` or `1/90s`";
 const DURATION_HINT: &str = "for example `250ms`, `5s`, `2m` or `1h 30m`";

@@ -10,6 +10,7 @@ use ota_pacer::{
         schema,
     },
 };
+use proptest::prelude::*;
 use secrecy::ExposeSecret;
 
 #[test]
@@ -33,7 +34,7 @@ fn each_mistake_is_shown_with_a_remedy() {
 
 #[test]
 fn every_mistake_is_reported_in_one_run() {
-    assert_eq!(fixture("many_mistakes").unwrap_err().count(), 13);
+    assert_eq!(fixture("many_mistakes").unwrap_err().count(), 15);
 }
 
 #[test]
@@ -197,12 +198,37 @@ fn an_explanation_says_what_was_passed_over_and_why() {
     assert!(explain::Request::new(http::Method::GET, &"http://a".parse().unwrap(), &["secret".to_owned()]).is_err());
 }
 
+#[test]
+fn line_ends_of_windows_are_no_mistake() {
+    let text = fs::read_to_string("config/ota-pacer.yaml").unwrap().replace('\n', "\r\n");
+    let config = config::parse("test.yaml", &format!("\u{feff}{text}"), |_| None).unwrap();
+    assert_eq!(config.channels.len(), 2);
+    let error = parse("listen: here\r\nadmin: there\r\n").unwrap_err().to_string();
+    assert!(error.contains("test.yaml:1:9") && error.contains("test.yaml:2:8"), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in "[a-z:{}\\[\\]\\-,&*!|>\"'$ \n\té0-9#]{0,60}") {
+        let _ = parse(&text);
+    }
+
+    /// A slip of the finger somewhere in a good file.
+    #[test]
+    fn no_slip_panics(at in 0usize..4_000, cut in 0usize..4, slip in "[:{}\\[\\],*&!\"'$ \n\té0]{0,3}") {
+        let text = fs::read_to_string("tests/fixtures/config/valid/full.yaml").unwrap();
+        let at = text.floor_char_boundary(at % text.len());
+        let end = text.ceil_char_boundary((at + cut).min(text.len()));
+        let _ = parse(&format!("{}{slip}{}", &text[..at], &text[end..]));
+    }
+}
+
 fn parse(text: &str) -> Result<Config, Errors> {
     config::parse("test.yaml", text, |_| None)
 }
 
 fn fixture(name: &str) -> Result<Config, Errors> {
-    let text = fs::read_to_string(format!("tests/fixtures/config/{name}.yaml")).unwrap();
+    let text = fs::read_to_string(format!("tests/fixtures/config/{name}.yaml")).expect("the fixture is there");
     config::parse(&format!("{name}.yaml"), &text, |variable| match variable {
         "SECRET" => Some(SECRET.to_owned()),
         "REDIS_URL" => Some("redis://redis.internal".to_owned()),
