@@ -11,5 +11,7 @@
 //! | 1 | `config`, `feedback` |
 //! | 0 | `telemetry` |
 
+pub mod cli;
 pub mod config;
 pub mod limiter;
+pub mod route;

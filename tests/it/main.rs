@@ -1,0 +1,3 @@
+//! What a user notices, one module a behaviour.
+
+mod config;
