@@ -11,4 +11,5 @@
 //! | 1 | `config`, `feedback` |
 //! | 0 | `telemetry` |
 
+pub mod ca;
 pub mod config;
