@@ -13,3 +13,4 @@
 
 pub mod ca;
 pub mod config;
+pub mod upstream;
