@@ -11,7 +11,9 @@
 //! | 1 | `config`, `feedback` |
 //! | 0 | `telemetry` |
 
+pub mod ca;
 pub mod cli;
 pub mod config;
 pub mod limiter;
 pub mod route;
+pub mod upstream;

@@ -1,3 +1,5 @@
 //! What a user notices, one module a behaviour.
 
+mod certificates;
 mod config;
+mod upstream;
