@@ -1,0 +1,3 @@
+//! The behaviour of ota-pacer as its users see it: real processes, real sockets.
+
+mod support;
