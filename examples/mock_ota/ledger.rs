@@ -49,6 +49,8 @@ pub(crate) struct Filter {
 #[derive(Serialize)]
 pub(crate) struct Report {
     now_us: u64,
+    /// When the first of these arrivals came, where the first of `seconds` begins.
+    first_us: Option<u64>,
     /// Arrivals that the report is about.
     total: usize,
     /// Arrivals since the last reset that were forgotten for want of room, of any kind.
@@ -133,6 +135,7 @@ impl Ledger {
         }
         Report {
             now_us,
+            first_us: arrivals.first().map(|arrival| arrival.at_us),
             total: arrivals.len(),
             dropped: self.dropped,
             connections: connections.len(),

@@ -1,3 +1,11 @@
 //! The behaviour of ota-pacer as its users see it: real processes, real sockets.
 
+mod clients;
+mod fleet_outage;
+mod fleet_pause;
+mod fleet_rate;
+mod layers;
+mod mock_ota;
+mod queue_leave;
+mod startup_errors;
 mod support;

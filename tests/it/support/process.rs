@@ -133,11 +133,6 @@ impl Lines {
         self.lock().iter().find_map(|line| read(line))
     }
 
-    /// How many lines so far contain `text`.
-    pub(crate) fn count(&self, text: &str) -> usize {
-        self.lock().iter().filter(|line| line.contains(text)).count()
-    }
-
     /// All of it so far.
     pub(crate) fn text(&self) -> String {
         self.lock().iter().map(|line| format!("{line}\n")).collect()

@@ -8,17 +8,14 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::{
-    metrics::Metrics, mock_ota::MockOta, process::Lines, process::Process, redis::Redis,
-    worker::without_proxy_variables,
-};
+use super::{metrics::Metrics, mock_ota::MockOta, process::Process, redis::Redis, worker::without_proxy_variables};
 
 /// A running proxy.
 pub(crate) struct Proxy {
     address: SocketAddr,
     admin: SocketAddr,
     directory: TempDir,
-    process: Process,
+    _process: Process,
 }
 
 /// A configuration in the making. The channel `booking_com` holds `localhost`, told apart by the Basic user.
@@ -108,7 +105,7 @@ impl Settings {
         let stderr = process.stderr().clone();
         let address = process.wait_for_line(&stderr, "`proxy listening`", |line| listening(line, "proxy listening"));
         let admin = process.wait_for_line(&stderr, "`admin listening`", |line| listening(line, "admin listening"));
-        Proxy { address, admin, directory, process }
+        Proxy { address, admin, directory, _process: process }
     }
 }
 
@@ -120,10 +117,6 @@ impl Proxy {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
-    }
-
-    pub(crate) fn admin(&self) -> SocketAddr {
-        self.admin
     }
 
     pub(crate) fn config_file(&self) -> PathBuf {
@@ -143,10 +136,6 @@ impl Proxy {
     #[track_caller]
     pub(crate) fn metrics(&self) -> Metrics {
         Metrics::scrape(self.admin)
-    }
-
-    pub(crate) fn log(&self) -> &Lines {
-        self.process.stderr()
     }
 }
 

@@ -46,7 +46,8 @@ impl Summary {
     #[track_caller]
     pub(crate) fn assert_only_200(&self) {
         let statuses: Vec<_> = self.statuses.keys().copied().collect();
-        assert_eq!((statuses, self.errors), (vec![200], 0), "a worker saw {self:?}");
+        let first_error = self.first_error.as_deref();
+        assert_eq!((statuses, self.errors, first_error), (vec![200], 0, None), "what a worker saw");
     }
 }
 
