@@ -14,7 +14,7 @@ run:
 test: lint tools
 	cargo build --locked --bins --examples
 	@if cargo nextest --version >/dev/null 2>&1; then \
-		set -x; cargo nextest run --locked --all-targets; \
+		set -x; cargo nextest run --locked --lib --bins --tests; \
 	else \
 		set -x; cargo test --locked --lib --bins --tests -- --test-threads=2; \
 	fi
@@ -31,11 +31,11 @@ demo: requests
 tools: redis requests $(NODE)
 
 redis:
-	@command -v redis-server >/dev/null || examples/demo/install.sh redis-server
+	@command -v redis-server >/dev/null || .ci/install redis-server
 
 requests:
 	@python3 -c 'import requests' 2>/dev/null || python3 -m pip install --quiet requests \
-		|| examples/demo/install.sh python3-requests
+		|| .ci/install python3-requests
 
 # A Node whose fetch reads HTTPS_PROXY, which the one of most distributions is too old for.
 $(NODE):
