@@ -11,4 +11,7 @@
 //! | 1 | `config`, `feedback` |
 //! | 0 | `telemetry` |
 
+pub mod admin;
 pub mod config;
+pub mod feedback;
+pub mod proxy;
