@@ -12,6 +12,8 @@
 //! | 0 | `telemetry` |
 
 pub mod admin;
+pub mod ca;
 pub mod config;
 pub mod feedback;
 pub mod proxy;
+pub mod upstream;

@@ -1,0 +1,4 @@
+//! Integration tests, one module a behaviour.
+
+mod certificates;
+mod upstream;
