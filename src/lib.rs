@@ -13,7 +13,9 @@
 
 pub mod admin;
 pub mod ca;
+pub mod cli;
 pub mod config;
 pub mod feedback;
 pub mod proxy;
+pub mod route;
 pub mod upstream;

@@ -1,4 +1,5 @@
-//! Integration tests, one module a behaviour.
+//! What a user notices, one module a behaviour.
 
 mod certificates;
+mod config;
 mod upstream;

@@ -1,0 +1,5 @@
+//! The command line.
+
+pub mod check;
+pub mod explain;
+pub mod schema;
