@@ -16,6 +16,7 @@ pub mod ca;
 pub mod cli;
 pub mod config;
 pub mod feedback;
+pub mod limiter;
 pub mod proxy;
 pub mod route;
 pub mod upstream;
