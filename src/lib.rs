@@ -11,9 +11,12 @@
 //! | 1 | `config`, `feedback` |
 //! | 0 | `telemetry` |
 
+pub mod admin;
 pub mod ca;
 pub mod cli;
 pub mod config;
+pub mod feedback;
 pub mod limiter;
+pub mod proxy;
 pub mod route;
 pub mod upstream;
