@@ -77,7 +77,7 @@ pub async fn start(config: Config) -> Result<App, StartError> {
     let environment = ca::environment::variables(&ca::environment::proxy_url(address), &authority);
     let (draining, drained) = (CancellationToken::new(), CancellationToken::new());
     let router = Router::new(&config);
-    let proxy = Arc::new(Proxy::new(&config, router, limiter.clone(), upstream, Leaves::new(authority)));
+    let proxy = Arc::new(Proxy::new(&config, router, limiter.clone(), upstream, Leaves::new(authority)?));
     let proxy = tokio::spawn(proxy::serve(listener, proxy, draining.clone()));
 
     let upkeep = (limiter.clone(), metrics.clone(), drained.clone());

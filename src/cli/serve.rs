@@ -63,6 +63,10 @@ async fn serve(config: Config) -> anyhow::Result<ExitCode> {
 
 /// One line to paste into a shell.
 fn exports(app: &App) -> String {
-    let assign = |(name, value): &(String, String)| format!(" {name}={}", crate::ca::environment::quoted(value));
+    let assign = |(name, value): &(String, String)| format!(" {name}={}", quoted(value));
     app.environment().iter().map(assign).fold("export".to_owned(), |line, assignment| line + &assignment)
+}
+
+fn quoted(value: &str) -> String {
+    format!("'{}'", value.replace('\'', r"'\''"))
 }

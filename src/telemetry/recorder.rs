@@ -25,8 +25,7 @@ pub fn install() -> Result<PrometheusHandle, InstallError> {
 }
 
 /// Seconds: from what nobody notices to the longest hold anybody would configure.
-const WAITS: [f64; 15] =
-    [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+const WAITS: [f64; 15] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 /// Seconds: OTAs answer within a minute.
 const ANSWERS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 65.0];
 /// Seconds: from a script on loopback to the longest timeout.
