@@ -12,6 +12,7 @@
 //! | 0 | `telemetry` |
 
 pub mod admin;
+pub mod app;
 pub mod ca;
 pub mod cli;
 pub mod config;
@@ -19,4 +20,5 @@ pub mod feedback;
 pub mod limiter;
 pub mod proxy;
 pub mod route;
+pub mod telemetry;
 pub mod upstream;

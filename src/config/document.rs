@@ -218,3 +218,72 @@ fn hint(text: &str, at: usize) -> &'static str {
 
 const NO_ANCHOR: usize = 0;
 const MAX_DEPTH: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use serde_yaml::{Mapping, Value};
+
+    use super::*;
+
+    /// The tree as `serde_yaml` would hold it.
+    fn value(node: &Node) -> Value {
+        match &node.kind {
+            Kind::Scalar { text, plain: false } => Value::String(text.clone()),
+            Kind::Scalar { text, .. } if text.is_empty() => Value::Null,
+            // Not a document of its own: `*.`, `: ` and the like have a meaning only there.
+            Kind::Scalar { text, .. } => match serde_yaml::from_str(text) {
+                Ok(value @ (Value::Null | Value::Bool(_) | Value::Number(_))) => value,
+                _ => Value::String(text.clone()),
+            },
+            Kind::Sequence(items) => Value::Sequence(items.iter().map(|item| value(item)).collect()),
+            Kind::Mapping(entries) => {
+                let entry = |entry: &Entry| (Value::String(entry.key.clone()), value(&entry.value));
+                Value::Mapping(entries.iter().map(entry).collect::<Mapping>())
+            }
+        }
+    }
+
+    /// Two parsers read YAML here; a file must not mean two things.
+    #[test]
+    fn the_tree_is_what_serde_yaml_reads() {
+        let mut compared = 0;
+        for folder in ["config", "tests/fixtures/config", "tests/fixtures/config/valid"] {
+            for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap() {
+                let path = entry.unwrap().path();
+                if path.extension().is_none_or(|extension| extension != "yaml") {
+                    continue;
+                }
+                let text = fs::read_to_string(&path).unwrap();
+                if let Ok(expected) = serde_yaml::from_str::<Value>(&text) {
+                    let (tree, duplicates) = read(&text).unwrap();
+                    assert!(duplicates.is_empty(), "{}", path.display());
+                    assert_eq!(value(&tree), expected, "{}", path.display());
+                    compared += 1;
+                } else {
+                    assert!(!read(&text).is_ok_and(|(_, duplicates)| duplicates.is_empty()), "{}", path.display());
+                }
+            }
+        }
+        assert!(compared > 40, "only {compared} files");
+    }
+
+    #[test]
+    fn positions_are_bytes_of_the_file() {
+        let text = "# é\nkey: { ü: [1, \"zwei\"] }\n";
+        let (tree, _) = read(text).unwrap();
+        let Kind::Mapping(entries) = &tree.kind else { panic!("{tree:?}") };
+        assert_eq!(&text[entries[0].span.clone()], "key");
+        assert_eq!(&text[entries[0].value.span.clone()], "{ ü: [1, \"zwei\"] }");
+        let Kind::Mapping(entries) = &entries[0].value.kind else { panic!("{entries:?}") };
+        assert_eq!(&text[entries[0].value.span.clone()], "[1, \"zwei\"]");
+    }
+
+    #[test]
+    fn what_would_be_dropped_silently_is_refused() {
+        for text in ["a: !include b.yaml", "a: 1\n---\nb: 1", "? [a]\n: 1", "a: &x [*x]", &"[".repeat(40)] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
+}

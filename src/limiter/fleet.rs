@@ -74,6 +74,11 @@ impl FleetStore {
         &self.redis
     }
 
+    /// Which store decides now.
+    pub fn mode(&self) -> &'static str {
+        if self.is_down() { mode(self.on_outage) } else { "redis" }
+    }
+
     /// Whether paced requests can be served now.
     pub fn is_usable(&self) -> bool {
         !self.is_down() || self.on_outage != OnOutage::Closed

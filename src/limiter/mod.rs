@@ -14,6 +14,7 @@ mod metrics;
 mod pump;
 mod quote;
 mod redis;
+mod status;
 mod store;
 
 use std::{
@@ -45,6 +46,7 @@ pub use self::{
     lane::{Lane, Refused},
     metrics::describe as describe_metrics,
     redis::UrlError,
+    status::LineStatus,
 };
 
 /// The lanes of this instance and the store behind them.
@@ -128,15 +130,22 @@ impl Limiter {
         }
     }
 
+    /// Which store decides now: `memory`, `redis`, or what `on_outage` says.
+    pub fn mode(&self) -> &'static str {
+        match &self.inner.store {
+            Store::Memory(_) => "memory",
+            Store::Fleet(store) => store.mode(),
+        }
+    }
+
+    /// How every line stands, by name.
+    pub fn status(&self) -> Vec<LineStatus> {
+        status::lines(self.inner.lanes().values().map(|entry| &entry.lane), Instant::now())
+    }
+
     /// Sets the gauges that depend on the moment of the look: oldest wait, pause, tokens.
     pub fn refresh_gauges(&self) {
-        let now = Instant::now();
-        let mut rows: HashMap<String, Gauges> = HashMap::new();
-        for Entry { lane, .. } in self.inner.lanes().values() {
-            let row = rows.entry(lane.name().to_owned()).or_insert_with(|| Gauges::new(lane));
-            row.add(lane, now);
-        }
-        rows.into_values().for_each(Gauges::set);
+        self.status().iter().for_each(LineStatus::show);
     }
 
     fn with(store: Store, keys: KeyMaker) -> Self {
@@ -179,40 +188,6 @@ impl Inner {
     /// Closes lanes that nobody has used for a while: credentials come and go, memory must not grow with them.
     fn sweep(&self, now: Instant) {
         self.lanes().retain(|_, entry| !entry.lane.is_idle() || now - entry.used < IDLE);
-    }
-}
-
-/// The gauges of all lanes of a channel and endpoint, one lane a credential.
-struct Gauges {
-    metrics: LaneMetrics,
-    oldest_wait: Duration,
-    pause: Duration,
-    tokens: Option<f64>,
-}
-
-impl Gauges {
-    fn new(lane: &Lane) -> Self {
-        let metrics = lane.state().metrics.clone();
-        Self { metrics, oldest_wait: Duration::ZERO, pause: Duration::ZERO, tokens: None }
-    }
-
-    fn add(&mut self, lane: &Lane, now: Instant) {
-        let seen = lane.state().seen();
-        if let Some((oldest, _)) = seen.ends {
-            self.oldest_wait = self.oldest_wait.max(now - oldest);
-        }
-        if let Some(until) = seen.view.paused_until(now) {
-            self.pause = self.pause.max(until - now);
-        }
-        self.tokens = [self.tokens, seen.view.tokens(now)].into_iter().flatten().reduce(f64::min);
-    }
-
-    fn set(self) {
-        self.metrics.oldest_wait.set(self.oldest_wait.as_secs_f64());
-        self.metrics.pause_remaining.set(self.pause.as_secs_f64());
-        if let Some(tokens) = self.tokens {
-            self.metrics.tokens.set(tokens);
-        }
     }
 }
 

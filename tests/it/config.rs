@@ -1,7 +1,8 @@
 //! A configuration file is read whole, and every mistake in it is shown where it stands, with a remedy.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path, process::ExitCode, time::Duration};
 
+use clap::Parser as _;
 use ota_pacer::{
     cli::{check, explain},
     config::{
@@ -196,6 +197,33 @@ fn an_explanation_says_what_was_passed_over_and_why() {
     insta::assert_snapshot!(text.join("\n----\n\n"));
     assert!(explain::Request::new(http::Method::GET, &"/path".parse().unwrap(), &[]).is_err());
     assert!(explain::Request::new(http::Method::GET, &"http://a".parse().unwrap(), &["secret".to_owned()]).is_err());
+}
+
+/// Exit codes: 0 fine, 2 a mistake in the configuration.
+#[test]
+fn commands_take_the_file_and_tell_by_their_exit_code() {
+    #[derive(clap::Parser)]
+    enum Command {
+        Check(check::Check),
+        Explain(explain::Explain),
+    }
+    let code = |arguments: &[&str]| {
+        let run = match Command::try_parse_from([&["ota-pacer"], arguments].concat()) {
+            Ok(Command::Check(check)) => check.run(),
+            Ok(Command::Explain(explain)) => explain.run(),
+            Err(error) => panic!("{error}"),
+        };
+        // An exit code can be printed but not compared.
+        format!("{:?}", run.expect("standard output takes the text"))
+    };
+    let (fine, mistaken) = (format!("{:?}", ExitCode::SUCCESS), format!("{:?}", ExitCode::from(2)));
+    let (good, bad) = ("config/ota-pacer.yaml", "tests/fixtures/config/unknown_key.yaml");
+    let explain = ["explain", "POST", "https://a.example/b", "-H", "A: b", "-H", "C: d", "--config"];
+    assert_eq!(code(&["check", "--config", good]), fine);
+    assert_eq!(code(&["check", "--config", bad]), mistaken);
+    assert_eq!(code(&[&explain[..], &[good]].concat()), fine);
+    assert_eq!(code(&[&explain[..], &[bad]].concat()), mistaken);
+    assert_eq!(code(&["check", "--config", "no/such/file.yaml"]), mistaken);
 }
 
 #[test]
