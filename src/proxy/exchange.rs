@@ -157,7 +157,7 @@ impl<'a> Exchange<'a> {
 
     /// Sends until the answer is no throttle signal, or may not be retried; the last one is passed on as it came.
     async fn run(&mut self) -> Result<Answered, Refusal> {
-        let mut backoff = Backoff::new(&self.policy.retry);
+        let mut backoff = Backoff::new(self.policy.retry.backoff, self.policy.retry.max_backoff);
         let mut hold = self.policy.max_wait;
         let mut throttled: Option<Response<Answer>> = None;
         loop {
