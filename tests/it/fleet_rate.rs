@@ -44,8 +44,9 @@ fn assert_paced(ota: &MockOta, ota_url: &str, fleet: &[Proxy], seconds: u64) {
     }
 
     let arrivals = ota.arrivals(PATH);
+    let throttled = arrivals.iter().filter(|arrival| arrival.status == 429).count();
+    assert_eq!(throttled, 0, "the OTA never had to say 429");
     assert_eq!(arrivals.len() as u64, answered, "each request is sent once");
-    assert!(arrivals.iter().all(|arrival| arrival.status == 200), "the OTA never had to say 429");
     assert!(arrivals.iter().all(|arrival| arrival.body_bytes > 0), "bodies arrive");
     assert!(arrivals.iter().all(|arrival| arrival.credential == "hotel-machine"), "credentials arrive as they were");
     let excess = ota.worst_excess(PATH, RATE, CAPACITY);
