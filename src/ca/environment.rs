@@ -1,0 +1,150 @@
+//! The environment that sends a client through the proxy and makes it trust our leaves.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::Authority;
+
+/// The URL under which clients on this machine reach a proxy that listens on `listen`.
+pub fn proxy_url(listen: SocketAddr) -> String {
+    // An unspecified address accepts from everywhere but is no destination.
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    format!("http://{}", SocketAddr::new(ip, listen.port()))
+}
+
+/// Name and value of every variable that some client family reads, for a proxy at the URL `proxy`.
+///
+/// `ALL_PROXY` is left alone: it would send protocols through the proxy that are not HTTP.
+pub fn variables(proxy: &str, authority: &Authority) -> Vec<(String, String)> {
+    let ours = authority.certificate_path().to_string_lossy();
+    let bundle = authority.bundle_path().to_string_lossy();
+    render(proxy, &ours, &bundle)
+}
+
+/// Completes `variables` with what `existing` already says under the same names, so that setting them loses nothing: Java options are
+/// added to, and an exception list known under one letter case is known under both. No exception is ever added: which hosts
+/// bypass the proxy is for its user to say.
+pub fn merge(variables: &mut Vec<(String, String)>, existing: impl Fn(&str) -> Option<String>) {
+    for (name, value) in variables.iter_mut().filter(|(name, _)| name == JAVA) {
+        if let Some(options) = existing(name).filter(|options| !options.trim().is_empty()) {
+            let foreign = options.split_whitespace().filter(|option| !is_java_proxy_option(option));
+            *value = foreign.chain([value.as_str()]).collect::<Vec<_>>().join(" ");
+        }
+    }
+    let exceptions = existing("no_proxy").or_else(|| existing("NO_PROXY")).filter(|list| !list.is_empty());
+    if let Some(list) = exceptions {
+        variables.extend(["no_proxy", "NO_PROXY"].map(|name| (name.to_owned(), list.clone())));
+    }
+}
+
+fn render(proxy: &str, ours: &str, bundle: &str) -> Vec<(String, String)> {
+    let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    let mut variables = Vec::new();
+    // curl and wget read `http_proxy` in lower case only, Guzzle upper case only, Ruby `http_proxy` even for https.
+    variables.extend(["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"].map(|name| own((name, proxy))));
+    // Without these Node's and Perl's own clients ignore the four above.
+    variables.extend([("NODE_USE_ENV_PROXY", "1"), ("PERL_LWP_ENV_PROXY", "1")].map(own));
+    if let Some(options) = java_options(proxy) {
+        variables.push((JAVA.to_owned(), options));
+    }
+    // These add to the client's own roots.
+    variables.extend(["NODE_EXTRA_CA_CERTS", "DENO_CERT"].map(|name| own((name, ours))));
+    // These replace them.
+    variables.extend(
+        [
+            "SSL_CERT_FILE",
+            "CURL_CA_BUNDLE",
+            "REQUESTS_CA_BUNDLE",
+            "PIP_CERT",
+            "AWS_CA_BUNDLE",
+            "GIT_SSL_CAINFO",
+            "CARGO_HTTP_CAINFO",
+            "PERL_LWP_SSL_CA_FILE",
+            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+        ]
+        .map(|name| own((name, bundle))),
+    );
+    variables
+}
+
+/// A JVM takes its proxy from system properties only. `None` when `proxy` is no `http://HOST:PORT`, which they cannot say.
+fn java_options(proxy: &str) -> Option<String> {
+    let uri: http::Uri = proxy.parse().ok()?;
+    let authority = uri.authority()?;
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    let port = authority.port_u16().unwrap_or(80);
+    let options = ["http", "https"].map(|scheme| format!("-D{scheme}.proxyHost={host} -D{scheme}.proxyPort={port}"));
+    (uri.scheme() == Some(&http::uri::Scheme::HTTP)).then(|| options.join(" "))
+}
+
+fn is_java_proxy_option(option: &str) -> bool {
+    ["http", "https"].iter().any(|scheme| {
+        option
+            .strip_prefix("-D")
+            .and_then(|property| property.strip_prefix(scheme))
+            .is_some_and(|rest| rest.starts_with(".proxyHost=") || rest.starts_with(".proxyPort="))
+    })
+}
+
+const JAVA: &str = "JAVA_TOOL_OPTIONS";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value<'a>(variables: &'a [(String, String)], name: &str) -> Option<&'a str> {
+        variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    #[test]
+    fn an_unspecified_address_becomes_loopback() {
+        for (listen, url) in [
+            ("0.0.0.0:8080", "http://127.0.0.1:8080"),
+            ("[::]:8080", "http://[::1]:8080"),
+            ("192.0.2.7:80", "http://192.0.2.7:80"),
+        ] {
+            assert_eq!(proxy_url(listen.parse().unwrap()), url);
+        }
+    }
+
+    #[test]
+    fn clients_that_add_get_our_certificate_and_clients_that_replace_get_the_bundle() {
+        let variables = render("http://127.0.0.1:8080", "/ca/ca.pem", "/ca/bundle.pem");
+        assert_eq!(value(&variables, "NODE_EXTRA_CA_CERTS"), Some("/ca/ca.pem"));
+        assert_eq!(value(&variables, "REQUESTS_CA_BUNDLE"), Some("/ca/bundle.pem"));
+        assert_eq!(value(&variables, "https_proxy"), Some("http://127.0.0.1:8080"));
+        assert_eq!(value(&variables, "HTTPS_PROXY"), Some("http://127.0.0.1:8080"));
+        assert_eq!(value(&variables, "ALL_PROXY"), None);
+        assert_eq!(value(&variables, "NO_PROXY"), None, "exceptions are the user's");
+    }
+
+    #[test]
+    fn java_gets_host_and_port_without_brackets() {
+        assert_eq!(
+            java_options("http://[::1]:8080").unwrap(),
+            "-Dhttp.proxyHost=::1 -Dhttp.proxyPort=8080 -Dhttps.proxyHost=::1 -Dhttps.proxyPort=8080"
+        );
+        assert_eq!(java_options("nonsense"), None);
+    }
+
+    #[test]
+    fn what_the_user_set_is_kept_and_merging_twice_changes_nothing() {
+        let fresh = || render("http://127.0.0.1:8080", "/ca/ca.pem", "/ca/bundle.pem");
+        let mut once = fresh();
+        merge(&mut once, |name| match name {
+            "NO_PROXY" => Some("10.0.0.0/8,.internal".to_owned()),
+            JAVA => Some("-Xmx1g -Dhttp.proxyHost=old".to_owned()),
+            _ => None,
+        });
+        assert_eq!(value(&once, "no_proxy"), Some("10.0.0.0/8,.internal"));
+        let java = value(&once, JAVA).unwrap();
+        assert!(java.starts_with("-Xmx1g -Dhttp.proxyHost=127.0.0.1 "), "{java}");
+
+        let mut twice = fresh();
+        merge(&mut twice, |name| value(&once, name).map(str::to_owned));
+        assert_eq!(once, twice);
+    }
+}

@@ -1,0 +1,124 @@
+//! Leaves for intercepted hosts: minted when first asked for, kept until two thirds of their time are over.
+
+use std::{fmt, sync::Arc, time::SystemTime};
+
+use quick_cache::sync::Cache;
+use rcgen::KeyPair;
+use rustls::{
+    ServerConfig,
+    crypto::{CryptoProvider, aws_lc_rs::Ticketer},
+    server::{NoServerSessionStorage, ProducesTickets},
+    sign::{CertifiedKey, SigningKey, SingleCertAndKey},
+};
+use rustls_pki_types::PrivateKeyDer;
+
+use super::{Authority, CaError, MintError, tickets::HostTickets};
+use crate::config::host::Host;
+
+/// Mints and keeps leaves.
+pub struct Leaves {
+    authority: Authority,
+    provider: Arc<CryptoProvider>,
+    /// One for all leaves of the process, and not the authority's: SChannel rejects a chain in which both are the same. Making one a
+    /// leaf would triple the cost of minting and protect nothing, since all of them live in this process.
+    key: KeyPair,
+    signer: Arc<dyn SigningKey>,
+    tickets: Arc<dyn ProducesTickets>,
+    /// Bounded because the SNI is the client's to choose.
+    minted: Cache<Names, Leaf>,
+}
+
+impl Leaves {
+    /// Makes the key that all leaves of this process share.
+    ///
+    /// # Errors
+    /// When the system gives no randomness.
+    pub fn new(authority: Authority) -> Result<Self, CaError> {
+        Self::generate(authority).map_err(CaError::from)
+    }
+
+    /// TLS settings for a client that asked for `host`: a leaf for it, also good for `sni` where that is another valid name, so that the
+    /// handshake succeeds and the mismatch can be answered in HTTP. TLS 1.2 and 1.3, HTTP/1.1 only, no early data, which could be
+    /// replayed.
+    ///
+    /// # Errors
+    /// When the authority has expired, or signing fails.
+    pub fn server_config(&self, host: &Host, sni: Option<&str>) -> Result<Arc<ServerConfig>, MintError> {
+        self.server_config_at(host, sni, SystemTime::now())
+    }
+
+    /// The same, `now` being the time.
+    ///
+    /// # Errors
+    /// When the authority has expired, or signing fails.
+    pub fn server_config_at(
+        &self,
+        host: &Host,
+        sni: Option<&str>,
+        now: SystemTime,
+    ) -> Result<Arc<ServerConfig>, MintError> {
+        // What is no name would not verify either; the leaf for the host alone is the best answer to it.
+        let sni = sni.and_then(|name| Host::parse(name).ok()).filter(|name| name.ip().is_none() && name != host);
+        let names = Names { host: host.clone(), sni };
+        if let Some(leaf) = self.minted.get(&names).filter(|leaf| now < leaf.renew_at) {
+            return Ok(leaf.config);
+        }
+        // Minting takes some 25 microseconds, less than the handshake that follows: it needs no thread of its own, and two clients that
+        // come at once may as well both do it.
+        let leaf = self.mint(&names, now)?;
+        let config = leaf.config.clone();
+        self.minted.insert(names, leaf);
+        Ok(config)
+    }
+
+    /// The authority that signs them.
+    pub fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    fn generate(authority: Authority) -> Result<Self, MintError> {
+        let provider = ServerConfig::builder().crypto_provider().clone();
+        let key = KeyPair::generate()?;
+        let signer = provider.key_provider.load_private_key(PrivateKeyDer::Pkcs8(key.serialize_der().into()))?;
+        Ok(Self { authority, provider, key, signer, tickets: Ticketer::new()?, minted: Cache::new(CAPACITY) })
+    }
+
+    fn mint(&self, names: &Names, now: SystemTime) -> Result<Leaf, MintError> {
+        let (chain, renew_at) = self.authority.sign_leaf(&names.host, names.sni.as_ref(), &self.key, now)?;
+        let certified = CertifiedKey::new(chain, self.signer.clone());
+        let mut config = ServerConfig::builder_with_provider(self.provider.clone())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.ticketer = Arc::new(HostTickets::new(self.tickets.clone(), &names.host, names.sni.as_ref()));
+        Ok(Leaf { config: Arc::new(config), renew_at })
+    }
+}
+
+/// No keys.
+impl fmt::Debug for Leaves {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leaves")
+            .field("authority", &self.authority)
+            .field("minted", &self.minted.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a leaf is good for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Names {
+    host: Host,
+    sni: Option<Host>,
+}
+
+#[derive(Debug, Clone)]
+struct Leaf {
+    config: Arc<ServerConfig>,
+    renew_at: SystemTime,
+}
+
+/// Many times the hosts of all OTAs; about 2 KiB each.
+const CAPACITY: usize = 1024;

@@ -1,0 +1,151 @@
+//! Which side failed, during which step, and whether the request may be sent again.
+
+use std::{fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
+
+use http::Request;
+
+use super::Body;
+use crate::config::host::Host;
+
+/// Why origins cannot be reached at all. The text ends with a hint.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// `upstream.ca_file` cannot be used.
+    #[error(
+        "cannot use `upstream.ca_file` `{}`: {reason}\n\nhint: it must be a readable PEM file of root certificates, or be left out",
+        path.display()
+    )]
+    CaFile {
+        /// The file of the configuration.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// There is nothing to verify origins against.
+    #[error(
+        "no root certificates found, so that no origin could be verified\n\nhint: install the system's (package `ca-certificates`), or name a PEM file in `upstream.ca_file` or `SSL_CERT_FILE`"
+    )]
+    NoRoots,
+    /// The TLS library refuses to start.
+    #[error("cannot set up TLS: {0}\n\nhint: this is a fault of the build, not of the configuration")]
+    Tls(#[from] rustls::Error),
+}
+
+/// What was being done towards a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Looking the host up.
+    Resolve,
+    /// Opening a TCP connection.
+    Connect,
+    /// Agreeing on TLS.
+    Tls,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Resolve => "resolving",
+            Self::Connect => "connecting to",
+            Self::Tls => "the TLS handshake with",
+        })
+    }
+}
+
+/// Why there is no connection to an origin. Nothing of a request was sent.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The host has no address.
+    #[error("cannot resolve `{host}`: {source}")]
+    Resolve {
+        /// The host.
+        host: Host,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// No address of the host accepts a connection.
+    #[error("cannot connect to `{host}` at {address}: {source}")]
+    Connect {
+        /// The host.
+        host: Host,
+        /// The address tried last.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The origin's certificate or its TLS is not acceptable.
+    #[error("TLS with `{host}` failed: {reason}")]
+    Tls {
+        /// The host.
+        host: Host,
+        /// What is wrong, in words.
+        reason: String,
+        /// Whether it is the certificate that is at fault.
+        certificate: bool,
+    },
+    /// All of it together took too long.
+    #[error("{step} `{host}` did not end within {limit:?}")]
+    Timeout {
+        /// The step under way when time ran out.
+        step: Step,
+        /// The host.
+        host: Host,
+        /// `upstream.connect_timeout`.
+        limit: Duration,
+    },
+}
+
+impl ConnectError {
+    /// The step that failed.
+    pub fn step(&self) -> Step {
+        match self {
+            Self::Resolve { .. } => Step::Resolve,
+            Self::Connect { .. } => Step::Connect,
+            Self::Tls { .. } => Step::Tls,
+            Self::Timeout { step, .. } => *step,
+        }
+    }
+
+    /// Whether time ran out, rather than somebody having said no.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Self::Timeout { .. })
+    }
+}
+
+/// Why there is no answer to a request.
+#[derive(Debug, thiserror::Error)]
+#[error("{kind}{}", if *written { "" } else { " (nothing of the request had been sent)" })]
+pub struct SendError {
+    /// What went wrong.
+    pub kind: SendErrorKind,
+    /// `false`: certainly nothing of the request reached the wire, so that it may be sent again whatever it is.
+    pub written: bool,
+    /// The request itself, where nothing of it was written and it could be had back.
+    pub request: Option<Box<Request<Body>>>,
+    /// The cause, where there is one.
+    #[source]
+    pub source: Option<hyper::Error>,
+}
+
+/// What went wrong between a request and its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SendErrorKind {
+    /// The request could not be written to its end.
+    #[error("the connection failed while the request was being sent")]
+    Write,
+    /// The answer could not be read.
+    #[error("the connection failed before the answer")]
+    Read,
+    /// The origin closed the connection without an answer.
+    #[error("the origin closed the connection without an answer")]
+    ClosedEarly,
+    /// What the origin sent is no HTTP/1.
+    #[error("the origin's answer is no valid HTTP")]
+    Malformed,
+    /// `upstream.response_timeout` passed: no answer, or no room for more of the request.
+    #[error("the origin did not answer in time")]
+    Timeout,
+    /// The request's body ended with an error or stopped coming: the fault of whoever sends it, not of the origin.
+    #[error("the request's body did not arrive")]
+    Body,
+}
