@@ -11,6 +11,14 @@
 //! | 1 | `config`, `feedback` |
 //! | 0 | `telemetry` |
 
+pub mod admin;
+pub mod app;
 pub mod ca;
+pub mod cli;
 pub mod config;
+pub mod feedback;
+pub mod limiter;
+pub mod proxy;
+pub mod route;
+pub mod telemetry;
 pub mod upstream;

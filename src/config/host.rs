@@ -25,9 +25,6 @@ impl Host {
             let ip: Ipv6Addr = inner.parse().map_err(|_| HostError::Bracket)?;
             return Ok(Self::from(IpAddr::V6(ip)));
         }
-        if let Ok(ip) = text.parse::<Ipv4Addr>() {
-            return Ok(Self::from(IpAddr::V4(ip)));
-        }
         let name = text.strip_suffix('.').unwrap_or(text);
         if name.is_empty() {
             return Err(HostError::Empty);
@@ -37,6 +34,10 @@ impl Host {
         } else {
             idna::domain_to_ascii(name).map_err(|_| HostError::Idna)?
         };
+        // After mapping: `127.0.0.1.` and full-width digits name the same address.
+        if let Ok(ip) = ascii.parse::<Ipv4Addr>() {
+            return Ok(Self::from(IpAddr::V4(ip)));
+        }
         if ascii.len() > MAX_NAME {
             return Err(HostError::Long);
         }
@@ -107,7 +108,20 @@ const MAX_LABEL: usize = 63;
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn a_normal_host_stays_as_it_is(text in "\\PC{0,24}", host in "[a-zA-Z0-9.:\\[\\]é-]{0,16}") {
+            for text in [&text, &host] {
+                if let Ok(host) = Host::parse(text) {
+                    prop_assert_eq!(Host::parse(&host.to_string()), Ok(host));
+                }
+            }
+        }
+    }
 
     #[test]
     fn names_compare_as_lower_case_a_labels_without_trailing_dot() {
@@ -121,7 +135,9 @@ mod tests {
     fn addresses_are_addresses() {
         assert_eq!(Host::parse("[2001:DB8::1]").unwrap().to_string(), "[2001:db8::1]");
         assert_eq!(Host::parse("[2001:DB8::1]").unwrap().as_str(), "2001:db8::1");
-        assert_eq!(Host::parse("127.0.0.1").unwrap().ip(), Some(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        for text in ["127.0.0.1", "127.0.0.1.", "１２７.0.0.1"] {
+            assert_eq!(Host::parse(text).unwrap().ip(), Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), "{text}");
+        }
     }
 
     #[test]

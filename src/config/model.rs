@@ -29,6 +29,8 @@ pub struct Config {
     pub annotate: bool,
     /// The OTAs, in the order of the file.
     pub channels: Vec<Arc<Channel>>,
+    /// What is legal in the file but suspect, each rendered like a mistake, with excerpt and hint.
+    pub warnings: Vec<String>,
 }
 
 /// The Redis that holds the buckets of the fleet.
@@ -62,14 +64,15 @@ pub enum OnOutage {
 /// The certificate authority.
 #[derive(Debug, Clone)]
 pub struct Ca {
-    /// Holds `ca.pem`, `ca.key` (0600) and `bundle.pem`; made on first start.
+    /// Holds `ca.pem`, `ca.key` (0600) and `bundle.pem`; made on first start. A relative path is relative to the working
+    /// directory, as on the command line.
     pub dir: PathBuf,
 }
 
 /// How origins are reached.
 #[derive(Debug, Clone)]
 pub struct Upstream {
-    /// PEM file with roots trusted in addition to the system's.
+    /// PEM file with roots trusted in addition to the system's. A relative path is relative to the working directory.
     pub ca_file: Option<PathBuf>,
     /// Bound on resolving, connecting and the TLS handshake together.
     pub connect_timeout: Duration,
@@ -147,6 +150,14 @@ pub enum Credential {
     Label(String),
 }
 
+/// Without a `credential` in the file, a channel counts as one: all its requests share their buckets, which can only be too
+/// slow, never too fast.
+impl Default for Credential {
+    fn default() -> Self {
+        Self::Label("all".to_owned())
+    }
+}
+
 /// One metered operation of an OTA.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
@@ -165,9 +176,9 @@ pub struct Endpoint {
 /// Which requests an endpoint claims.
 #[derive(Debug, Clone)]
 pub struct Matcher {
-    /// `None`: any method.
-    pub method: Option<Method>,
-    /// The path as written: exact, a template (`/hotels/{id}`), or a prefix (`/hotels/**`).
+    /// `None`: any method. Otherwise not empty, sorted by name, without duplicates.
+    pub methods: Option<Vec<Method>>,
+    /// The path in the form of [`super::path::normalize`]: exact, a template (`/hotels/{id}`), or a prefix (`/hotels/**`).
     pub path: PathPattern,
 }
 
@@ -196,14 +207,35 @@ pub struct Policy {
 pub struct Retry {
     /// Sends in all, the first included.
     pub attempts: NonZeroU32,
-    /// Cap on the pause an OTA may ask for.
+    /// Longest pause a request is held through; when the OTA asks for longer, its answer is passed on at once.
     pub max_retry_after: Duration,
+    /// Cap on how long one throttle answer may stop the fleet.
+    pub max_pause: Duration,
     /// First pause where the OTA names none; doubles with every attempt.
     pub backoff: Duration,
     /// Cap on that doubling.
     pub max_backoff: Duration,
     /// Largest request body kept for a replay, in bytes; a larger one is sent once.
     pub replay_body: u64,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { max_wait: Duration::from_secs(5), retry: Retry::default() }
+    }
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            attempts: const { NonZeroU32::new(4).expect("4 is not 0") },
+            max_retry_after: Duration::from_secs(30),
+            max_pause: Duration::from_secs(3_600),
+            backoff: Duration::from_secs(1),
+            max_backoff: Duration::from_secs(30),
+            replay_body: 1 << 20,
+        }
+    }
 }
 
 /// One constraint on a bucket.

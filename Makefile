@@ -1,0 +1,42 @@
+# run   start the proxy on config/ota-pacer.yaml, with its buckets in memory
+# test  everything that must hold: format, lints, unit, integration and doc tests
+# demo  six workers against an OTA, without and with ota-pacer
+# tools what `test` and `demo` use besides Rust
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+NODE   := $(TARGET)/tools/node_modules/node/bin/node
+
+.PHONY: run test lint demo tools redis requests
+
+run:
+	cargo run --locked -- serve --config config/ota-pacer.yaml
+
+test: lint tools
+	cargo build --locked --bins --examples
+	@if cargo nextest --version >/dev/null 2>&1; then \
+		set -x; cargo nextest run --locked --lib --bins --tests; \
+	else \
+		set -x; cargo test --locked --lib --bins --tests -- --test-threads=2; \
+	fi
+	cargo test --locked --doc
+
+lint:
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- -D warnings
+
+demo: requests
+	cargo build --locked --bin ota-pacer --example mock_ota
+	python3 examples/demo/demo.py --bin-dir $(TARGET)/debug
+
+tools: redis requests $(NODE)
+
+redis:
+	@command -v redis-server >/dev/null || .ci/install redis-server
+
+requests:
+	@python3 -c 'import requests' 2>/dev/null || python3 -m pip install --quiet requests \
+		|| .ci/install python3-requests
+
+# A Node whose fetch reads HTTPS_PROXY, which the one of most distributions is too old for.
+$(NODE):
+	npm install --no-audit --no-fund --no-save --prefix $(TARGET)/tools node@24

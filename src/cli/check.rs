@@ -1,0 +1,118 @@
+//! `ota-pacer check`: is the configuration right, and what does it amount to.
+
+mod table;
+
+use std::{fmt::Write as _, io::Write as _, path::PathBuf, process::ExitCode};
+
+use crate::config::{
+    self, Config,
+    model::{Channel, Credential, Endpoint, Limit, Matcher, OnOutage, Policy, Start},
+};
+
+use self::table::Table;
+
+/// Validate the configuration and print the effective limits
+#[derive(Debug, clap::Args)]
+pub struct Check {
+    /// The configuration file
+    #[arg(long, value_name = "FILE", env = "OTA_PACER_CONFIG", default_value = "config/ota-pacer.yaml")]
+    pub config: PathBuf,
+}
+
+impl Check {
+    /// Prints the effective limits, or every mistake with exit code 2.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        match config::load(&self.config) {
+            Ok(config) => {
+                for warning in &config.warnings {
+                    eprintln!("{warning}\n");
+                }
+                std::io::stdout().write_all(summary(&config).as_bytes())?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(errors) => {
+                eprintln!("{errors}");
+                Ok(ExitCode::from(2))
+            }
+        }
+    }
+}
+
+/// What `config` amounts to: a table for each channel.
+pub fn summary(config: &Config) -> String {
+    let mut text = String::new();
+    let store = match &config.redis {
+        None => "in this process: for a single instance".to_owned(),
+        Some(redis) => match redis.on_outage {
+            OnOutage::Local => format!("Redis; while it is lost, 1/{} of each rate", redis.expected_instances),
+            OnOutage::Closed => "Redis; while it is lost, paced requests are answered 503".to_owned(),
+            OnOutage::Open => "Redis; while it is lost, nothing is paced".to_owned(),
+        },
+    };
+    let admin = config.admin.map_or_else(|| "nowhere".to_owned(), |admin| admin.to_string());
+    for (name, value) in [("listen", config.listen.to_string()), ("admin", admin), ("buckets", store)] {
+        writeln!(text, "{name:<8} {value}").expect(STRING);
+    }
+    for channel in &config.channels {
+        let hosts: Vec<String> = channel.hosts.iter().map(ToString::to_string).collect();
+        writeln!(text, "\n{}: {}", channel.name, hosts.join(", ")).expect(STRING);
+        writeln!(text, "counted by {}", credential(&channel.credential)).expect(STRING);
+        text.push_str(&table(channel).to_string());
+    }
+    text
+}
+
+/// What a channel is counted by; never a value.
+pub(super) fn credential(credential: &Credential) -> String {
+    match credential {
+        Credential::BasicUser => "the user of `Authorization: Basic`".to_owned(),
+        Credential::Header(name) => format!("the header `{name}`"),
+        Credential::Query(name) => format!("the query parameter `{name}`"),
+        Credential::Label(_) => "one label for all requests".to_owned(),
+    }
+}
+
+/// `POST /hotels/xml/availability`
+pub(super) fn rule(matcher: &Matcher) -> String {
+    match &matcher.methods {
+        None => matcher.path.to_string(),
+        Some(methods) => {
+            let methods: Vec<&str> = methods.iter().map(|method| method.as_str()).collect();
+            format!("{} {}", methods.join("|"), matcher.path)
+        }
+    }
+}
+
+/// The rate and the capacity of a limit.
+pub(super) fn limit(limit: &Limit) -> (String, String) {
+    let Limit::TokenBucket { rate, capacity, start } = limit;
+    let start = if *start == Start::Empty { " (starts empty)" } else { "" };
+    (rate.to_string(), format!("{capacity}{start}"))
+}
+
+fn table(channel: &Channel) -> Table {
+    let mut table = Table::new(["endpoint", "matches", "rate", "capacity", "cost", "max_wait", "attempts"]);
+    rows(&mut table, ["*", "every request of the channel"], &channel.limits, "", &channel.policy);
+    for endpoint in &channel.endpoints {
+        let Endpoint { name, matcher, limits, cost, policy } = &**endpoint;
+        rows(&mut table, [name, &rule(matcher)], limits, &cost.to_string(), policy);
+    }
+    table
+}
+
+/// One row a limit; the first one says whose they are.
+fn rows(table: &mut Table, [name, matches]: [&str; 2], limits: &[Limit], cost: &str, policy: &Policy) {
+    let max_wait = humantime::format_duration(policy.max_wait).to_string();
+    let attempts = policy.retry.attempts.to_string();
+    let mut limits = limits.iter().map(limit);
+    let (rate, capacity) = limits.next().unwrap_or_else(|| ("no limit".to_owned(), "-".to_owned()));
+    table.row([name, matches, &rate, &capacity, cost, &max_wait, &attempts]);
+    for (rate, capacity) in limits {
+        table.row(["", "", &rate, &capacity, "", "", ""]);
+    }
+}
+
+const STRING: &str = "a String takes every write";

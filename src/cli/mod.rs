@@ -1,0 +1,58 @@
+//! The command line.
+
+pub mod check;
+pub mod explain;
+pub mod schema;
+mod serve;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::telemetry::{self, LogFormat};
+
+/// Paces a whole fleet's outbound OTA traffic to one shared limit
+#[derive(Debug, Parser)]
+#[command(name = "ota-pacer", version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: serve::Serve,
+    /// How log lines look; `RUST_LOG` filters them
+    #[arg(long, global = true, value_enum, default_value_t = Format::Text, env = "OTA_PACER_LOG_FORMAT")]
+    log_format: Format,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Serve),
+    Check(check::Check),
+    Explain(explain::Explain),
+    Schema(schema::Schema),
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+impl Cli {
+    /// Does what was asked. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
+    ///
+    /// # Errors
+    /// When it cannot be done; the message says why.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        telemetry::init_logging(match self.log_format {
+            Format::Text => LogFormat::Text,
+            Format::Json => LogFormat::Json,
+        });
+        match self.command.unwrap_or(Command::Serve(self.serve)) {
+            Command::Serve(serve) => serve.run(),
+            Command::Check(check) => check.run(),
+            Command::Explain(explain) => explain.run(),
+            Command::Schema(schema) => schema.run(),
+        }
+    }
+}

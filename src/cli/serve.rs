@@ -1,0 +1,72 @@
+//! `ota-pacer serve`: run the proxy until told to stop.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{info, warn};
+
+use crate::{
+    app::{self, App},
+    config::{self, Config},
+};
+
+/// Run the proxy; what happens when no command is given
+#[derive(Debug, clap::Args)]
+pub struct Serve {
+    /// The configuration file
+    #[arg(long, value_name = "FILE", env = "OTA_PACER_CONFIG", default_value = "config/ota-pacer.yaml")]
+    pub config: PathBuf,
+}
+
+impl Serve {
+    /// Serves until SIGTERM or SIGINT, then drains; a second signal ends it at once.
+    ///
+    /// # Errors
+    /// When it cannot start.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        let config = match config::load(&self.config) {
+            Ok(config) => config,
+            Err(errors) => {
+                eprintln!("{errors}");
+                return Ok(ExitCode::from(2));
+            }
+        };
+        runtime()?.block_on(serve(config))
+    }
+}
+
+/// The runtime that every serving command uses.
+pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")
+}
+
+async fn serve(config: Config) -> anyhow::Result<ExitCode> {
+    for warning in &config.warnings {
+        warn!("{warning}");
+    }
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let app = app::start(config).await?;
+    info!("point workers here with: {}", exports(&app));
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tokio::select! {
+        () = app.shutdown() => {}
+        _ = terminate.recv() => warn!("not drained: asked twice to stop"),
+        _ = interrupt.recv() => warn!("not drained: asked twice to stop"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One line to paste into a shell.
+fn exports(app: &App) -> String {
+    let assign = |(name, value): &(String, String)| format!(" {name}={}", quoted(value));
+    app.environment().iter().map(assign).fold("export".to_owned(), |line, assignment| line + &assignment)
+}
+
+fn quoted(value: &str) -> String {
+    format!("'{}'", value.replace('\'', r"'\''"))
+}

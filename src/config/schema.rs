@@ -1,0 +1,269 @@
+//! The configuration file as written: its keys and their documentation.
+//!
+//! These types are the one list of keys. The JSON Schema for editors is generated from them, and the loader takes from them
+//! which keys a section may have ([`keys`]). They hold no values; the validated ones are in [`super::model`].
+#![expect(dead_code, reason = "the types are read through their schema, never constructed")]
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+/// The JSON Schema of the configuration file, pretty-printed, with a final line end.
+pub fn json() -> String {
+    let schema = schemars::schema_for!(File);
+    let text = serde_json::to_string_pretty(&schema).expect("a schema holds only strings as keys");
+    text + "\n"
+}
+
+/// The keys that a section of type `T` may have.
+pub(super) fn keys<T: JsonSchema>() -> Vec<String> {
+    let schema = SchemaGenerator::default().into_root_schema_for::<T>();
+    let properties = schema.get("properties").and_then(|properties| properties.as_object());
+    properties.map(|properties| properties.keys().cloned().collect()).unwrap_or_default()
+}
+
+/// Configuration of ota-pacer.
+///
+/// Every value may hold `${NAME}` or `${NAME:-default}`, replaced from the environment; `$$` is a dollar sign.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields, title = "ota-pacer")]
+pub(super) struct File {
+    /// Address that workers' `HTTP_PROXY` and `HTTPS_PROXY` name; `127.0.0.1:8080` by default. Port 0 takes a free one.
+    listen: Option<String>,
+    /// Address of `/metrics`, `/healthz`, `/readyz` and `/status`; nowhere by default.
+    admin: Option<String>,
+    /// The Redis that holds the buckets of the fleet. Without it, buckets live in the process: for a single instance.
+    redis: Option<Redis>,
+    /// The certificate authority that signs certificates for intercepted hosts.
+    ca: Option<Ca>,
+    /// How origins are reached.
+    upstream: Option<Upstream>,
+    /// What happens to requests that no channel or endpoint claims.
+    unmatched: Option<Unmatched>,
+    /// Whether answers carry `X-Pacer-Wait`, `X-Pacer-Attempts` and `X-Pacer-Bucket`; `true` by default.
+    annotate: Option<Flag>,
+    /// How requests wait and are retried, unless a channel or endpoint says otherwise.
+    defaults: Option<Defaults>,
+    /// The OTAs, by a name of your choice (letters, digits, `_`, `-`) that logs and metrics use.
+    #[schemars(extend("propertyNames" = { "pattern": "^[A-Za-z0-9_-]{1,64}$" }))]
+    channels: Option<BTreeMap<String, Channel>>,
+}
+
+/// The Redis that holds the buckets of the fleet.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct Redis {
+    /// `redis://`, `rediss://`, `redis-sentinel://`, `redis-cluster://` or `redis+unix://`. Keep passwords in the
+    /// environment: `${REDIS_URL}`.
+    url: String,
+    /// First part of every key; `bkt` by default.
+    prefix: Option<String>,
+    /// Keys the hash that hides credentials from readers of Redis; equal on every instance.
+    hash_key: Option<String>,
+    /// How long one call may take; `250ms` by default.
+    timeout: Option<Duration>,
+    /// What an instance does while Redis is lost; `local` by default.
+    on_outage: Option<OnOutage>,
+    /// How many instances share the limits while Redis is lost: each gets rate / this.
+    expected_instances: Option<Count>,
+}
+
+/// The certificate authority.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct Ca {
+    /// Where `ca.pem`, `ca.key` and `bundle.pem` are kept, made on first start; `./ca` by default, relative to the working
+    /// directory.
+    dir: Option<String>,
+}
+
+/// How origins are reached.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct Upstream {
+    /// PEM file with roots trusted in addition to the system's, relative to the working directory.
+    ca_file: Option<String>,
+    /// Bound on resolving, connecting and the TLS handshake together; `10s` by default.
+    connect_timeout: Option<Duration>,
+    /// Bound on the time from the request's last byte to the head of the answer; `65s` by default.
+    response_timeout: Option<Duration>,
+    /// How long an idle connection is kept for reuse; `4s` by default.
+    idle: Option<Duration>,
+}
+
+/// What happens to requests that no channel or endpoint claims.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct Unmatched {
+    /// A host of no channel: `tunnel` it unpaced (the default) or `refuse` it with 403.
+    host: Option<UnmatchedHost>,
+    /// A path of no endpoint on a channel's host: `pass` it with only the channel's limits (the default) or `refuse` it.
+    path: Option<UnmatchedPath>,
+}
+
+/// How requests wait and are retried.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct Defaults {
+    /// Longest hold for a slot before the proxy itself answers 429; `5s` by default.
+    max_wait: Option<Duration>,
+    /// What happens after a throttle answer.
+    retry: Option<Retry>,
+}
+
+/// What happens after a throttle answer. What is left out is inherited.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct Retry {
+    /// Sends in all, the first included; `4` by default.
+    attempts: Option<Count>,
+    /// Longest pause a request is held through; when the OTA asks for longer, its answer is passed on at once. `30s` by
+    /// default.
+    max_retry_after: Option<Duration>,
+    /// Cap on how long one throttle answer may stop the fleet; `1h` by default.
+    max_pause: Option<Duration>,
+    /// First pause where the OTA names none, doubling with every attempt; `1s` by default.
+    backoff: Option<Duration>,
+    /// Cap on that doubling; `30s` by default.
+    max_backoff: Option<Duration>,
+    /// Largest request body kept for a replay; `1MiB` by default. A larger one is sent once.
+    replay_body: Option<Size>,
+}
+
+/// An OTA: the hosts that belong to it, what it counts by, and its metered operations.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct Channel {
+    /// `host` or `*.host`, either with `:port`; without one, any port.
+    hosts: Vec<String>,
+    /// What the OTA counts by; the channel as one by default.
+    credential: Option<Credential>,
+    /// Limits shared by all requests of the channel, taken together with those of the endpoint.
+    limits: Option<Vec<Limit>>,
+    /// Longest hold for a slot before the proxy itself answers 429.
+    max_wait: Option<Duration>,
+    /// What happens after a throttle answer.
+    retry: Option<Retry>,
+    /// The metered operations, by a name of your choice (letters, digits, `_`, `-`).
+    #[schemars(extend("propertyNames" = { "pattern": "^[A-Za-z0-9_-]{1,64}$" }))]
+    endpoints: Option<BTreeMap<String, Endpoint>>,
+}
+
+/// What the OTA counts by: exactly one of these.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields, extend("minProperties" = 1, "maxProperties" = 1))]
+pub(super) struct Credential {
+    /// `true`: the user name of `Authorization: Basic`.
+    basic_user: Option<Flag>,
+    /// The value of this request header.
+    header: Option<String>,
+    /// The value of this query parameter.
+    query: Option<String>,
+    /// The same for every request: the channel counts as one, under this name.
+    label: Option<String>,
+}
+
+/// One metered operation of an OTA.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct Endpoint {
+    /// Which requests are this operation.
+    r#match: Match,
+    /// Limits of this operation alone.
+    limits: Option<Vec<Limit>>,
+    /// What one request takes from each of its limits; `1` by default.
+    cost: Option<Count>,
+    /// Longest hold for a slot before the proxy itself answers 429.
+    max_wait: Option<Duration>,
+    /// What happens after a throttle answer.
+    retry: Option<Retry>,
+}
+
+/// Which requests an endpoint claims.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct Match {
+    /// A method or a list of methods; any by default.
+    method: Option<Methods>,
+    /// `/exact`, `/template/{name}` or `/prefix/**`.
+    path: String,
+}
+
+/// One constraint: a `rate` with a `capacity`, or an `interval`.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields, extend("oneOf" = [{ "required": ["rate"] }, { "required": ["interval"] }]))]
+pub(super) struct Limit {
+    /// Refill: `20/s`, `300/min`, `5000/h`, `10000/d`, `1/90s`.
+    rate: Option<String>,
+    /// The most that may be sent at once; `1` by default, which spaces requests evenly.
+    capacity: Option<Count>,
+    /// The least time between two requests: the same as a rate of one per interval with capacity 1.
+    interval: Option<Duration>,
+    /// What a bucket nobody has used yet holds: `full` (the default) or `empty`.
+    start: Option<Start>,
+    /// The part of the rate that is used, above 0 and at most 1; `1` by default.
+    safety: Option<Fraction>,
+}
+
+/// What an instance does while Redis is lost.
+#[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+enum OnOutage {
+    /// Paces alone at its share of each limit.
+    Local,
+    /// Answers 503 to every paced request.
+    Closed,
+    /// Forwards without pacing.
+    Open,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+enum UnmatchedHost {
+    Tunnel,
+    Refuse,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+enum UnmatchedPath {
+    Pass,
+    Refuse,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+enum Start {
+    Full,
+    Empty,
+}
+
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+enum Methods {
+    One(String),
+    Several(Vec<String>),
+}
+
+/// A kind of scalar: its schema also admits a reference to the environment.
+macro_rules! scalar {
+    ($name:ident, $schema:tt) => {
+        struct $name;
+
+        impl JsonSchema for $name {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!($schema)
+            }
+        }
+    };
+}
+
+scalar!(Duration, { "type": "string", "description": "A time with its unit", "examples": ["250ms", "5s", "2m", "1h 30m"] });
+scalar!(Size, { "type": ["string", "integer"], "description": "Bytes, maybe with a unit", "examples": ["1MiB", "64KiB", 65536], "minimum": 0 });
+scalar!(Count, { "anyOf": [{ "type": "integer", "minimum": 1 }, { "type": "string", "pattern": "\\$\\{" }], "description": "A whole number, at least 1" });
+scalar!(Flag, { "anyOf": [{ "type": "boolean" }, { "type": "string", "pattern": "\\$\\{" }], "description": "`true` or `false`" });
+scalar!(Fraction, { "anyOf": [{ "type": "number", "exclusiveMinimum": 0, "maximum": 1 }, { "type": "string", "pattern": "\\$\\{" }], "description": "A number above 0 and at most 1" });

@@ -1,0 +1,194 @@
+//! The sections beside `channels`: addresses, Redis, certificates, origins, defaults.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    num::NonZeroU32,
+    path::PathBuf,
+    time::Duration,
+};
+
+use secrecy::SecretString;
+
+use super::{
+    mistake::{Invalid, Mistake},
+    model::{Ca, OnOutage, Policy, Redis, Retry, Unmatched, UnmatchedHost, UnmatchedPath, Upstream},
+    reader::{Section, count, flag, text, word},
+    schema,
+    units::{duration, positive_duration, size},
+};
+
+/// `listen` and `admin`.
+pub(super) fn addresses(file: &Section<'_>) -> (SocketAddr, Option<SocketAddr>) {
+    let listen = file.read("listen", address).unwrap_or(LISTEN);
+    let admin = file.read("admin", address);
+    if admin == Some(listen) && listen.port() != 0 {
+        let hint = "give each its own port, for example `127.0.0.1:9090` for `admin`";
+        let mistake = Mistake::new(&file.span("admin"), "`admin` is the same address as `listen`", hint);
+        file.context().mistake(match file.entry("listen") {
+            Some(entry) => mistake.with(&entry.value.span, "`listen` is here"),
+            None => mistake,
+        });
+    }
+    (listen, admin)
+}
+
+/// `annotate`.
+pub(super) fn annotate(file: &Section<'_>) -> bool {
+    file.read("annotate", flag).unwrap_or(true)
+}
+
+/// `redis`.
+pub(super) fn redis(file: &Section<'_>) -> Option<Redis> {
+    let section = file.section::<schema::Redis>("redis", &[]);
+    let present = file.entry("redis").is_some();
+    if present {
+        section.require(
+            "url",
+            "`redis`",
+            "for example `url: ${REDIS_URL}`; leave `redis` out to run one instance without it",
+        );
+    }
+    let url = section.read("url", redis_url);
+    let on_outage = section.read("on_outage", word(&ON_OUTAGE)).unwrap_or(OnOutage::Local);
+    let expected_instances = section.read("expected_instances", count::<NonZeroU32>);
+    if present && on_outage == OnOutage::Local && section.entry("expected_instances").is_none() {
+        let message = "`expected_instances` is not set: while Redis is lost, each instance takes the whole limit";
+        let hint = "set how many instances run, so that together they stay within the limit";
+        section.context().warning(Mistake::new(&file.span("redis"), message, hint));
+    }
+    let redis = Redis {
+        url: SecretString::from(url.unwrap_or_default()),
+        prefix: section.read("prefix", prefix).unwrap_or_else(|| "bkt".to_owned()),
+        hash_key: section.read("hash_key", text).map(SecretString::from),
+        timeout: section.read("timeout", positive_duration).unwrap_or(REDIS_TIMEOUT),
+        on_outage,
+        expected_instances: expected_instances.unwrap_or(NonZeroU32::MIN),
+    };
+    section.finish();
+    present.then_some(redis)
+}
+
+/// `ca`.
+pub(super) fn ca(file: &Section<'_>) -> Ca {
+    let section = file.section::<schema::Ca>("ca", &[]);
+    let dir = section.read("dir", text).map_or_else(|| PathBuf::from("./ca"), PathBuf::from);
+    section.finish();
+    Ca { dir }
+}
+
+/// `upstream`.
+pub(super) fn upstream(file: &Section<'_>) -> Upstream {
+    let section = file.section::<schema::Upstream>("upstream", &["proxy"]);
+    let upstream = Upstream {
+        ca_file: section.read("ca_file", text).map(PathBuf::from),
+        connect_timeout: section.read("connect_timeout", positive_duration).unwrap_or(CONNECT_TIMEOUT),
+        response_timeout: section.read("response_timeout", positive_duration).unwrap_or(RESPONSE_TIMEOUT),
+        idle: section.read("idle", duration).unwrap_or(IDLE),
+    };
+    section.finish();
+    upstream
+}
+
+/// `unmatched`.
+pub(super) fn unmatched(file: &Section<'_>) -> Unmatched {
+    let section = file.section::<schema::Unmatched>("unmatched", &[]);
+    let unmatched = Unmatched {
+        host: section.read("host", word(&UNMATCHED_HOST)).unwrap_or(UnmatchedHost::Tunnel),
+        path: section.read("path", word(&UNMATCHED_PATH)).unwrap_or(UnmatchedPath::Pass),
+    };
+    section.finish();
+    unmatched
+}
+
+/// `defaults`.
+pub(super) fn defaults(file: &Section<'_>) -> Policy {
+    let section = file.section::<schema::Defaults>("defaults", &[]);
+    let policy = policy(&section, Policy::default());
+    section.finish();
+    policy
+}
+
+/// `max_wait` and `retry` of a section, over those it inherits, field by field.
+pub(super) fn policy(section: &Section<'_>, inherited: Policy) -> Policy {
+    let max_wait = section.read("max_wait", duration).unwrap_or(inherited.max_wait);
+    let section = section.section::<schema::Retry>("retry", &[]);
+    let base = inherited.retry;
+    let retry = Retry {
+        attempts: section.read("attempts", count).unwrap_or(base.attempts),
+        max_retry_after: section.read("max_retry_after", duration).unwrap_or(base.max_retry_after),
+        max_pause: section.read("max_pause", positive_duration).unwrap_or(base.max_pause),
+        backoff: section.read("backoff", positive_duration).unwrap_or(base.backoff),
+        max_backoff: section.read("max_backoff", positive_duration).unwrap_or(base.max_backoff),
+        replay_body: section.read("replay_body", size).unwrap_or(base.replay_body),
+    };
+    let names_one = section.entry("backoff").is_some() || section.entry("max_backoff").is_some();
+    if names_one && retry.max_backoff < retry.backoff {
+        let at = if section.entry("max_backoff").is_some() { "max_backoff" } else { "backoff" };
+        let message = format!(
+            "`max_backoff` ({}) is shorter than `backoff` ({})",
+            humantime::format_duration(retry.max_backoff),
+            humantime::format_duration(retry.backoff)
+        );
+        let hint = "pauses grow from `backoff` to `max_backoff`; what is not written here is inherited";
+        section.context().mistake(Mistake::new(&section.span(at), message, hint));
+    }
+    section.finish();
+    Policy { max_wait, retry }
+}
+
+/// `IP:port` or `localhost:port`.
+fn address(text: &str) -> Result<SocketAddr, Invalid> {
+    let text = text.trim();
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let port = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
+    if let Some(port) = port {
+        return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+    }
+    let hint = match text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
+        Ok(port) => format!("write `127.0.0.1:{port}` for this machine alone, `0.0.0.0:{port}` for all addresses"),
+        Err(_) => "write an IP address and a port: `127.0.0.1:8080`, `0.0.0.0:8080` or `\"[::1]:8080\"`".to_owned(),
+    };
+    Err(Invalid::new("not an address to listen on", hint))
+}
+
+/// An address with a scheme the Redis client knows; what follows it is the client's to judge.
+fn redis_url(text: &str) -> Result<String, Invalid> {
+    let text = text.trim();
+    match text.split_once("://") {
+        Some((scheme, rest)) if is_redis_scheme(scheme) && !rest.is_empty() => Ok(text.to_owned()),
+        _ => {
+            let hint = "for example `redis://127.0.0.1:6379/0`, `rediss://host`, `redis-sentinel://host:26379`, \
+                        `redis-cluster://host` or `redis+unix:///run/redis.sock`";
+            Err(Invalid::new("not the address of a Redis", hint))
+        }
+    }
+}
+
+/// As the Redis client reads them: with TLS or without, alone, behind sentinels, in a cluster, or a socket.
+fn is_redis_scheme(scheme: &str) -> bool {
+    let base = scheme.strip_prefix("redis").or(scheme.strip_prefix("valkey"));
+    matches!(base, Some("" | "s" | "-sentinel" | "s-sentinel" | "-cluster" | "s-cluster" | "+unix"))
+}
+
+/// Keys read well in `redis-cli`, and a `{` would change the cluster slot.
+fn prefix(text: &str) -> Result<String, Invalid> {
+    if text.is_empty()
+        || !text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b':'))
+    {
+        return Err(Invalid::new("not a prefix for keys", "letters, digits, `_`, `-`, `.` and `:`, for example `bkt`"));
+    }
+    Ok(text.to_owned())
+}
+
+const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+const REDIS_TIMEOUT: Duration = Duration::from_millis(250);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(65);
+const IDLE: Duration = Duration::from_secs(4);
+const ON_OUTAGE: [(&str, OnOutage); 3] =
+    [("local", OnOutage::Local), ("closed", OnOutage::Closed), ("open", OnOutage::Open)];
+const UNMATCHED_HOST: [(&str, UnmatchedHost); 2] =
+    [("tunnel", UnmatchedHost::Tunnel), ("refuse", UnmatchedHost::Refuse)];
+const UNMATCHED_PATH: [(&str, UnmatchedPath); 2] = [("pass", UnmatchedPath::Pass), ("refuse", UnmatchedPath::Refuse)];

@@ -1,0 +1,312 @@
+//! The task of a lane: claims slots for all its waiters at once and binds each, at its instant, to the oldest of them.
+
+use std::{collections::VecDeque, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    bucket::{MOST_POINTS, Queue},
+    lane::{LaneState, Refused},
+    store::{Claim, Grant, Group, HORIZON, Store, StoreError, lead, micros},
+};
+
+/// What the handles of a lane tell its pump.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// A request waits.
+    Join(Waiter),
+    /// Nothing may be sent before this instant.
+    Paused(Instant),
+}
+
+/// A request that waits for a slot.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    /// Its age decides its turn.
+    pub(super) arrived: Instant,
+    /// It is refused as soon as its turn is known to come later.
+    pub(super) deadline: Instant,
+    /// Where it is told. Closed once the request has left.
+    pub(super) verdict: oneshot::Sender<Verdict>,
+}
+
+/// What a waiter is told.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Verdict {
+    /// Send now; later than `use_before` the slot is void.
+    Slot {
+        /// The end of the slot's grace.
+        use_before: Instant,
+    },
+    /// There will be no slot in time.
+    Refused(Refused),
+}
+
+/// The task of a lane.
+pub(super) struct Pump {
+    store: Store,
+    group: Arc<Group>,
+    state: Arc<LaneState>,
+    inbox: mpsc::UnboundedReceiver<Message>,
+    /// Oldest first.
+    queue: VecDeque<Waiter>,
+    /// Slots in hand, earliest first, bound to nobody yet.
+    held: VecDeque<Instant>,
+    /// One claim at a time: whoever arrives meanwhile joins the next.
+    claiming: Option<Pin<Box<dyn Future<Output = Claimed> + Send>>>,
+    /// When to claim next, if somebody is without a slot.
+    claim_at: Instant,
+    /// After a failed claim: not before this.
+    not_before: Instant,
+    failures: u32,
+    rtt: f64,
+    /// What the fleet's store last said is left to pay, by the instant of that question.
+    debts: Option<(Instant, Vec<f64>)>,
+    grace: Duration,
+}
+
+struct Claimed {
+    asked: Instant,
+    outcome: Result<Grant, StoreError>,
+}
+
+impl Pump {
+    pub(super) fn new(
+        store: Store,
+        group: Arc<Group>,
+        state: Arc<LaneState>,
+        inbox: mpsc::UnboundedReceiver<Message>,
+    ) -> Self {
+        let now = Instant::now();
+        let grace = grace(&group);
+        Self {
+            store,
+            group,
+            state,
+            inbox,
+            queue: VecDeque::new(),
+            held: VecDeque::new(),
+            claiming: None,
+            claim_at: now,
+            not_before: now,
+            failures: 0,
+            rtt: FIRST_RTT,
+            debts: None,
+            grace,
+        }
+    }
+
+    /// Runs until the last handle of the lane is gone.
+    pub(super) async fn run(mut self) {
+        loop {
+            let now = Instant::now();
+            self.bind(now);
+            self.claim(now);
+            self.show();
+            let wake = self.wake();
+            tokio::select! {
+                message = self.inbox.recv() => {
+                    let Some(message) = message else { return };
+                    self.receive(message);
+                    while let Ok(message) = self.inbox.try_recv() {
+                        self.receive(message);
+                    }
+                }
+                claimed = answer(&mut self.claiming) => self.absorb(claimed),
+                () = at(wake) => {}
+            }
+        }
+    }
+
+    fn receive(&mut self, message: Message) {
+        let now = Instant::now();
+        match message {
+            Message::Join(waiter) => {
+                let soon = if self.queue.len() <= self.held.len() { now } else { now + micros(HORIZON / 2.0) };
+                self.claim_at = self.claim_at.min(soon).max(now);
+                // Nearly always the youngest; a retried request is older and goes before.
+                let place =
+                    self.queue.iter().rposition(|other| other.arrived <= waiter.arrived).map_or(0, |last| last + 1);
+                self.queue.insert(place, waiter);
+            }
+            Message::Paused(until) => {
+                self.state.seen().view.paused(until);
+                self.held.retain(|slot| *slot >= until);
+                self.refuse_hopeless(now);
+            }
+        }
+    }
+
+    /// Binds every slot whose instant has come to the oldest waiter that is still there. Without one it is spent.
+    fn bind(&mut self, now: Instant) {
+        while self.held.front().is_some_and(|slot| *slot <= now) {
+            let Some(slot) = self.held.pop_front() else { return };
+            let use_before = slot + self.grace;
+            if now > use_before {
+                // This process was held up. Sent now, together with those that follow, it would break the limit.
+                self.claim_at = now;
+                continue;
+            }
+            while let Some(waiter) = self.queue.pop_front() {
+                if waiter.verdict.send(Verdict::Slot { use_before }).is_ok() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Claims for all who have no slot in hand, when it is time to.
+    fn claim(&mut self, now: Instant) {
+        if self.claiming.is_some() || self.queue.len() <= self.held.len() || now < self.claim_time() {
+            return;
+        }
+        self.queue.retain(|waiter| !waiter.verdict.is_closed());
+        let Some(ages) = self.ages(now) else { return };
+        let witness = match &self.debts {
+            Some((asked, debts)) => {
+                let elapsed = (now - *asked).as_secs_f64() * 1e6 + 2.0 * self.rtt;
+                debts.iter().map(|debt| (debt - elapsed).max(0.0)).collect()
+            }
+            None => vec![0.0; self.group.limits().count()],
+        };
+        let claim = Claim { group: Arc::clone(&self.group), ages, rtt: self.rtt, witness };
+        let store = self.store.clone();
+        self.claiming = Some(Box::pin(async move {
+            let asked = Instant::now();
+            let outcome = store.claim(&claim).await;
+            Claimed { asked, outcome }
+        }));
+    }
+
+    /// Takes what a claim brought. A slot's instant counts from the receipt of the answer: later than the store meant by
+    /// at most a trip, earlier never.
+    fn absorb(&mut self, claimed: Claimed) {
+        let now = Instant::now();
+        self.claiming = None;
+        let grant = match claimed.outcome {
+            Ok(grant) => grant,
+            Err(StoreError::Lost) => {
+                // What it may have granted is spent.
+                self.failures += 1;
+                self.not_before = now + (RETRY * 2_u32.saturating_pow(self.failures.min(8))).min(RETRY_AT_MOST);
+                return;
+            }
+            Err(StoreError::Closed) => {
+                for waiter in self.queue.drain(..) {
+                    let _left = waiter.verdict.send(Verdict::Refused(Refused::StoreClosed));
+                }
+                return;
+            }
+        };
+        self.failures = 0;
+        if grant.shared {
+            let trip = (now - claimed.asked).as_secs_f64() * 1e6;
+            self.rtt = RTT_WEIGHT * trip + (1.0 - RTT_WEIGHT) * self.rtt;
+            self.debts = Some((claimed.asked, grant.levels.iter().map(|level| level.debt).collect()));
+        }
+        let mut seen = self.state.seen();
+        seen.view.saw(grant.levels, grant.others, now);
+        if grant.pause > Duration::ZERO {
+            seen.view.paused(now + grant.pause);
+        }
+        // A pause that was announced while the claim was on its way voids what lies before its end.
+        let paused_until = seen.view.paused_until(now);
+        drop(seen);
+        let slots = grant.slots.iter().map(|wait| now + *wait);
+        self.held.extend(slots.filter(|slot| paused_until.is_none_or(|until| *slot >= until)));
+        self.held.make_contiguous().sort_unstable();
+        self.claim_at = now + grant.next;
+        self.refuse_hopeless(now);
+    }
+
+    /// Refuses every waiter whose turn is known to come after its deadline.
+    fn refuse_hopeless(&mut self, now: Instant) {
+        let mut seen = self.state.seen();
+        seen.held = self.held.len();
+        let view = seen.view.clone();
+        drop(seen);
+        let retry_after = self.state.quote(now);
+        let held = self.held.len();
+        let mut place = 0;
+        self.queue.retain_mut(|waiter| {
+            let hopeless = place >= held && now + view.wait(place - held, now) > waiter.deadline;
+            if hopeless {
+                let verdict = std::mem::replace(&mut waiter.verdict, oneshot::channel().0);
+                let _left = verdict.send(Verdict::Refused(Refused::TooLong { retry_after }));
+            } else {
+                place += 1;
+            }
+            !hopeless
+        });
+    }
+
+    /// The ages of those without a slot in hand, in brief.
+    fn ages(&self, now: Instant) -> Option<Queue> {
+        let held = self.held.len();
+        let count = self.queue.len().checked_sub(held).filter(|count| *count > 0)?;
+        let points = count.min(MOST_POINTS);
+        let ages = (0..points)
+            .map(|point| {
+                let place = held + Queue::place(count, points, point) as usize;
+                (now - self.queue[place].arrived).as_secs_f64() * 1e6
+            })
+            .collect();
+        Some(Queue::new(count, ages))
+    }
+
+    fn claim_time(&self) -> Instant {
+        let mut time = self.claim_at.max(self.not_before);
+        let now = Instant::now();
+        if let Some(until) = self.state.seen().view.paused_until(now) {
+            // During a pause the answer is known.
+            time = time.max(until - micros(lead(&self.group)).min(until - now));
+        }
+        time
+    }
+
+    fn wake(&self) -> Option<Instant> {
+        let claim = (self.claiming.is_none() && self.queue.len() > self.held.len()).then(|| self.claim_time());
+        self.held.front().copied().into_iter().chain(claim).min()
+    }
+
+    /// Makes known what quotes and gauges need.
+    fn show(&self) {
+        let mut seen = self.state.seen();
+        seen.held = self.held.len();
+        seen.ends =
+            self.queue.front().zip(self.queue.back()).map(|(oldest, youngest)| (oldest.arrived, youngest.arrived));
+    }
+}
+
+async fn answer(claiming: &mut Option<Pin<Box<dyn Future<Output = Claimed> + Send>>>) -> Claimed {
+    match claiming {
+        Some(claim) => claim.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn at(wake: Option<Instant>) {
+    match wake {
+        Some(instant) => sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How late a slot may be used. A quarter of the fastest limit's interval lets it exceed that limit by at most a quarter of
+/// a unit; below 10 ms no machine would keep it.
+fn grace(group: &Group) -> Duration {
+    let fastest = group.limits().fold(f64::INFINITY, |fastest, limit| fastest.min(limit.interval));
+    micros(fastest / 4.0).clamp(GRACE_AT_LEAST, GRACE_AT_MOST)
+}
+
+const GRACE_AT_LEAST: Duration = Duration::from_millis(10);
+const GRACE_AT_MOST: Duration = Duration::from_millis(50);
+/// Microseconds one claim is believed to take before it was measured.
+const FIRST_RTT: f64 = 1_000.0;
+const RTT_WEIGHT: f64 = 0.2;
+/// After a claim whose outcome is unknown.
+const RETRY: Duration = Duration::from_millis(10);
+const RETRY_AT_MOST: Duration = Duration::from_millis(250);

@@ -1,0 +1,146 @@
+//! One client connection: HTTP/1 on it, request by request, until it closes, is drained, or becomes a tunnel.
+
+use std::{convert::Infallible, future::Future, net::SocketAddr, sync::Arc, time::Duration};
+
+use http::{Method, Request, Response};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    Proxy,
+    answer::Answer,
+    client_io::{ClientIo, Phase},
+    exchange,
+    respond::Refusal,
+    target::Authority,
+    tunnel,
+};
+use crate::upstream::Scheme;
+
+/// What the connections of one listener share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) proxy: Arc<Proxy>,
+    /// The listener's own address.
+    pub(super) own: SocketAddr,
+    /// Finish what is under way.
+    pub(super) shutdown: CancellationToken,
+    /// Let go of what is not finished.
+    pub(super) abort: CancellationToken,
+    pub(super) tasks: TaskTracker,
+}
+
+impl Shared {
+    /// Runs a task that a drain waits for, and that ends with it.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let abort = self.abort.clone();
+        self.tasks.spawn(async move {
+            abort.run_until_cancelled(task).await;
+        });
+    }
+}
+
+/// One client connection, as its requests see it.
+#[derive(Debug, Clone)]
+pub(super) struct Downstream {
+    shared: Arc<Shared>,
+    /// Inside a tunnel: where that leads, and how.
+    tunnel: Option<(Authority, Scheme)>,
+    phase: Phase,
+}
+
+impl Downstream {
+    /// A connection to the proxy's own port.
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, tunnel: None, phase: Phase::default() }
+    }
+
+    /// The connection inside a tunnel that came through this one.
+    pub(super) fn inside(&self, authority: Authority, scheme: Scheme) -> Self {
+        Self { shared: self.shared.clone(), tunnel: Some((authority, scheme)), phase: Phase::default() }
+    }
+
+    /// Serves HTTP/1 on `io`. Once a shutdown begins, the request under way is finished and the connection closed.
+    pub(super) async fn serve<I>(self, io: I)
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let io = TokioIo::new(ClientIo::new(io, self.phase.clone()));
+        let shutdown = self.shared.shutdown.clone();
+        let service = service_fn(move |request| {
+            let client = self.clone();
+            async move { Ok::<_, Infallible>(client.answer(request).await) }
+        });
+        let mut connection = std::pin::pin!(http().serve_connection(io, service).with_upgrades());
+        let served = tokio::select! {
+            served = connection.as_mut() => served,
+            () = shutdown.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = served {
+            tracing::debug!(%error, "client connection ended");
+        }
+    }
+
+    pub(super) fn proxy(&self) -> &Arc<Proxy> {
+        &self.shared.proxy
+    }
+
+    pub(super) fn own_address(&self) -> SocketAddr {
+        self.shared.own
+    }
+
+    pub(super) fn shutdown(&self) -> &CancellationToken {
+        &self.shared.shutdown
+    }
+
+    /// Where the tunnel leads that this connection is in, and how.
+    pub(super) fn tunnel(&self) -> Option<(&Authority, Scheme)> {
+        self.tunnel.as_ref().map(|(authority, scheme)| (authority, *scheme))
+    }
+
+    /// What follows on this connection is no HTTP.
+    pub(super) fn leave_http(&self) {
+        self.phase.opaque();
+    }
+
+    /// Runs what outlives a request: a tunnel, an upgraded connection.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.shared.spawn(task);
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Response<Answer> {
+        self.phase.serving();
+        let response = match (request.method(), &self.tunnel) {
+            (&Method::CONNECT, None) => tunnel::open(self, request).await,
+            (&Method::CONNECT, Some(_)) => Refusal::nested_connect().into_response(),
+            _ => exchange::answer(self, request).await,
+        };
+        response.map(|body| body.ending(self.phase.clone()))
+    }
+}
+
+fn http() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        // hyper counts idle time into it; heads have their own clock in `ClientIo`.
+        .header_read_timeout(IDLE_TIMEOUT)
+        // A client that closes its side has left: its queued request is dropped. The price are clients that close early
+        // and still read.
+        .half_close(false)
+        .preserve_header_case(true)
+        .title_case_headers(true)
+        .auto_date_header(false)
+        .max_headers(MAX_HEADERS);
+    builder
+}
+
+/// Longer than clients keep pooled connections, so that it is they who close.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(330);
+
+const MAX_HEADERS: usize = 256;

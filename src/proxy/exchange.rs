@@ -1,0 +1,398 @@
+//! One request, from its head to the head of its answer: match, wait for a slot, send, look at the answer, wait and send
+//! again or pass it on, record.
+
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http_body_util::BodyExt;
+use hyper::{body::Incoming, upgrade::OnUpgrade};
+use hyper_util::rt::TokioIo;
+use tokio::time::{Instant, timeout};
+
+use super::{
+    answer::{self, Answer},
+    downstream::Downstream,
+    headers,
+    metrics::{Outcome, RetryReason, SkipReason},
+    record::Record,
+    relay::relay,
+    replay::{Copy, Replay},
+    respond::Refusal,
+    target::{self, Target, TargetError},
+};
+use crate::{
+    config::model::{Policy, UnmatchedHost, UnmatchedPath},
+    feedback::{Backoff, ThrottleSignal, retry_after},
+    limiter::{Lane, Refused},
+    route::Route,
+    upstream::{self, Connection, Origin},
+};
+
+/// Answers one request of a client. Dropping the future leaves the line, and cancels what is under way at the origin.
+pub(super) async fn answer(client: &Downstream, request: Request<Incoming>) -> Response<Answer> {
+    let is_head = request.method() == Method::HEAD;
+    let mut exchange = match Exchange::open(client, request) {
+        Ok(exchange) => exchange,
+        Err((record, refusal)) => return finish(*record, refuse(refusal), is_head),
+    };
+    let (mut response, outcome) = exchange.run().await.unwrap_or_else(refuse);
+    exchange.annotate(&mut response);
+    finish(exchange.record, (response, outcome), is_head)
+}
+
+/// An answer, and how it counts.
+type Answered = (Response<Answer>, Outcome);
+
+fn refuse(refusal: Refusal) -> Answered {
+    let outcome = refusal.outcome;
+    (refusal.into_response(), outcome)
+}
+
+/// Leaves the account with the answer, whose last byte closes it.
+fn finish(mut record: Record, (response, outcome): Answered, is_head: bool) -> Response<Answer> {
+    record.answer(response.status(), outcome);
+    if is_head {
+        record.complete();
+    }
+    response.map(|body| body.recorded(record))
+}
+
+/// One request on its way.
+struct Exchange<'a> {
+    client: &'a Downstream,
+    origin: Origin,
+    head: Head,
+    body: Replay<Incoming>,
+    /// The client sends its body only once it is asked to.
+    expects_continue: bool,
+    /// The client's side of an upgrade, where it asks for one.
+    upgrade: Option<OnUpgrade>,
+    /// `None`: nothing limits the request.
+    lane: Option<Lane>,
+    policy: Policy,
+    is_matched: bool,
+    record: Record,
+}
+
+/// What is sent before the body, the same each time.
+struct Head {
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    /// Holds the spelling of the header names.
+    extensions: http::Extensions,
+}
+
+/// Why a request got no answer from its origin.
+enum Failure {
+    /// It was never sent.
+    Unsent(Refusal),
+    /// It was, or may have been.
+    Sent(Refusal),
+}
+
+impl<'a> Exchange<'a> {
+    /// Reads the head: where to, by which rules, in which line.
+    fn open(client: &'a Downstream, mut request: Request<Incoming>) -> Result<Self, (Box<Record>, Refusal)> {
+        let proxy = client.proxy();
+        let upgrade = hyper::upgrade::on(&mut request);
+        let (mut parts, body) = request.into_parts();
+        let unmatched = || Box::new(Record::new(proxy.metrics.unmatched().clone()));
+
+        let Target { origin, path, host_header } =
+            target_of(client, &parts).map_err(|error| (unmatched(), Refusal::target(error)))?;
+        if target::is_own_address(&origin.host, origin.port, client.own_address()) {
+            return Err((unmatched(), Refusal::own_address()));
+        }
+
+        let route = proxy.router.route(&origin.host, origin.port, &parts.method, &path, &parts.headers);
+        let (record, policy, lane, is_matched) = match &route {
+            Route::Unmatched => {
+                if proxy.settings.unmatched.host == UnmatchedHost::Refuse {
+                    return Err((unmatched(), Refusal::unmatched_host()));
+                }
+                (*unmatched(), Policy::default(), None, false)
+            }
+            Route::Matched(matched) => {
+                let endpoint = matched.endpoint.as_ref();
+                let metrics = proxy.metrics.route(&matched.channel, endpoint.map(AsRef::as_ref));
+                let record = Record::new(metrics.clone());
+                if endpoint.is_none() && proxy.settings.unmatched.path == UnmatchedPath::Refuse {
+                    return Err((Box::new(record), Refusal::unmatched_path()));
+                }
+                let credential = matched.credential.as_ref().map(|credential| credential.expose());
+                let lane = proxy.limiter.lane(&matched.channel, endpoint, credential);
+                (record, *matched.policy(), lane, true)
+            }
+        };
+
+        let upgrade = headers::wants_upgrade(&parts).then_some(upgrade);
+        let expects_continue = parts.headers.contains_key(http::header::EXPECT);
+        headers::strip_request(&mut parts.headers, upgrade.is_some());
+        if let Some(host) = host_header {
+            parts.headers.insert(http::header::HOST, host);
+        }
+        Ok(Self {
+            client,
+            origin,
+            head: Head {
+                method: parts.method,
+                uri: Uri::from(path),
+                headers: parts.headers,
+                extensions: parts.extensions,
+            },
+            // Without a lane there is no second send for a throttle answer, and no copy is needed.
+            body: Replay::new(body, if lane.is_some() { policy.retry.replay_body } else { 0 }),
+            expects_continue,
+            upgrade,
+            lane,
+            policy,
+            is_matched,
+            record,
+        })
+    }
+
+    /// Sends until the answer is no throttle signal, or may not be retried; the last one is passed on as it came.
+    async fn run(&mut self) -> Result<Answered, Refusal> {
+        let mut backoff = Backoff::new(&self.policy.retry);
+        let mut hold = self.policy.max_wait;
+        let mut throttled: Option<Response<Answer>> = None;
+        loop {
+            let response = match (self.attempt(hold).await, throttled.take()) {
+                (Ok(response), _) => response,
+                // The origin said no, and there was no second chance to ask: its answer is the true one.
+                (Err(Failure::Unsent(_)), Some(throttled)) => {
+                    self.record.metrics.retry_skipped(SkipReason::NoSecondChance);
+                    return Ok((throttled, Outcome::Throttled));
+                }
+                (Err(Failure::Unsent(refusal) | Failure::Sent(refusal)), _) => return Err(refusal),
+            };
+            let lane = match (ThrottleSignal::of(response.status()), &self.lane) {
+                (Some(_), Some(lane)) => lane.clone(),
+                (Some(_), None) => return Ok((streaming(response), Outcome::Throttled)),
+                (None, _) => return self.pass_on(response),
+            };
+
+            let asked = retry_after(response.headers(), SystemTime::now());
+            let pause = asked.unwrap_or_else(|| backoff.pause(rand::random())).min(self.policy.retry.max_pause);
+            self.record.hold();
+            lane.pause(pause).await;
+            match self.retry_of(response, pause).await {
+                Ok(held) => throttled = Some(held),
+                Err((response, reason)) => {
+                    self.record.release();
+                    self.record.metrics.retry_skipped(reason);
+                    return Ok((response, Outcome::Throttled));
+                }
+            }
+            self.record.metrics.retry(RetryReason::Throttled);
+            hold = pause.saturating_add(self.policy.max_wait);
+        }
+    }
+
+    /// Waits for a slot and sends; sends again where a connection is lost and nothing can have been acted on.
+    async fn attempt(&mut self, hold: Duration) -> Result<Response<Incoming>, Failure> {
+        let deadline = Instant::now() + hold.min(FOREVER);
+        let mut losses = 0;
+        let mut slot: Option<Instant> = None;
+        loop {
+            let connection = self.ready_to_send(deadline, losses > 0, &mut slot).await?;
+            let is_reused = connection.is_reused();
+            let Some(request) = self.request() else { return Err(Failure::Sent(Refusal::body_broken())) };
+            self.record.attempts += 1;
+            let sent = Instant::now();
+            let error = match connection.send(request).await {
+                Ok(response) => {
+                    self.record.metrics.response(response.status(), sent.elapsed());
+                    return Ok(response);
+                }
+                Err(error) => error,
+            };
+            if self.body.is_broken() {
+                return Err(Failure::Sent(Refusal::body_broken()));
+            }
+            let is_safe =
+                if error.written { is_reused && losses == 0 && self.is_repeatable() } else { losses < MOST_LOSSES };
+            if !is_safe || self.body.copy() == Copy::TooLarge {
+                let refusal = Refusal::send(&error);
+                return Err(if error.written { Failure::Sent(refusal) } else { Failure::Unsent(refusal) });
+            }
+            // What was written may have been counted: it costs another slot, as does one that has gone stale.
+            slot = slot.filter(|taken| !error.written && taken.elapsed() <= GRACE);
+            losses += 1;
+            self.record.metrics.retry(RetryReason::ConnectionLost);
+        }
+    }
+
+    /// Takes a slot and a connection. In a short line the connection comes first, so that no slot ages during a handshake.
+    async fn ready_to_send(
+        &mut self,
+        deadline: Instant,
+        is_again: bool,
+        slot: &mut Option<Instant>,
+    ) -> Result<Connection, Failure> {
+        let connect = async || {
+            // After a loss the other idle connections are suspect as well.
+            let upstream = &self.client.proxy().upstream;
+            let connected =
+                if is_again { upstream.connect(&self.origin).await } else { upstream.checkout(&self.origin).await };
+            connected.map_err(|error| Failure::Unsent(Refusal::connect(&error)))
+        };
+        let Some(lane) = &self.lane else { return connect().await };
+        let early = if lane.is_short() { Some(connect().await?) } else { None };
+        if slot.is_none_or(|taken| taken.elapsed() > GRACE) {
+            self.record.hold();
+            let taken = self.slot(lane, deadline).await;
+            self.record.release();
+            taken.map_err(Failure::Unsent)?;
+            *slot = Some(Instant::now());
+        }
+        match early.filter(Connection::is_open) {
+            Some(connection) => Ok(connection),
+            None => connect().await,
+        }
+    }
+
+    /// Waits for a slot, reading the body meanwhile: a client that leaves shows in no other way.
+    async fn slot(&self, lane: &Lane, deadline: Instant) -> Result<(), Refusal> {
+        let slot = lane.slot(self.record.arrived, deadline.saturating_duration_since(Instant::now()));
+        let granted = if self.expects_continue {
+            slot.await
+        } else {
+            tokio::select! {
+                biased;
+                granted = slot => granted,
+                () = self.body.fill() => return Err(Refusal::body_broken()),
+            }
+        };
+        granted.map_err(|refused| match refused {
+            Refused::TooLong { retry_after } => Refusal::wait_too_long(retry_after),
+            Refused::StoreClosed => Refusal::store_closed(),
+        })
+    }
+
+    /// The request for the wire; `None` if the beginning of its body is gone.
+    fn request(&self) -> Option<Request<upstream::Body>> {
+        let body = self.body.send()?.map_err(Into::into).boxed_unsync();
+        let mut request = Request::new(body);
+        *request.method_mut() = self.head.method.clone();
+        *request.uri_mut() = self.head.uri.clone();
+        *request.headers_mut() = self.head.headers.clone();
+        *request.extensions_mut() = self.head.extensions.clone();
+        Some(request)
+    }
+
+    /// Whether sending it twice is the same as once (RFC 9110 section 9.2.2). Bodiless only, as what was sent is unknown.
+    fn is_repeatable(&self) -> bool {
+        self.head.method.is_idempotent() && self.body.is_empty() && self.upgrade.is_none()
+    }
+
+    /// Holds a throttle answer back, where the request may be sent again after `pause`. Otherwise the answer, to be passed
+    /// on, and the reason.
+    async fn retry_of(
+        &self,
+        response: Response<Incoming>,
+        pause: Duration,
+    ) -> Result<Response<Answer>, (Response<Answer>, SkipReason)> {
+        let retry = &self.policy.retry;
+        let reason = if self.record.attempts >= retry.attempts.get() {
+            SkipReason::AttemptsSpent
+        } else if pause > retry.max_retry_after {
+            SkipReason::RetryAfterTooLong
+        } else if self.body.copy() == Copy::TooLarge {
+            SkipReason::BodyTooLarge
+        } else {
+            let held = answer::hold(end_to_end(response)).await.map_err(|rest| (rest, SkipReason::AnswerTooLarge))?;
+            // Some origins answer from the head alone, while the body's last bytes are on their way.
+            if self.body.copy() == Copy::Unfinished {
+                let _ = timeout(BODY_GRACE, self.body.complete()).await;
+            }
+            return match self.body.copy() {
+                Copy::Whole => Ok(held),
+                Copy::TooLarge => Err((held, SkipReason::BodyTooLarge)),
+                Copy::Unfinished => Err((held, SkipReason::BodyUnfinished)),
+            };
+        };
+        Err((streaming(response), reason))
+    }
+
+    /// The origin's answer, for the client.
+    fn pass_on(&mut self, mut response: Response<Incoming>) -> Result<Answered, Refusal> {
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Ok((streaming(response), Outcome::Answered));
+        }
+        let Some(upgrade) = self.upgrade.take() else { return Err(Refusal::unasked_upgrade()) };
+        let origin = hyper::upgrade::on(&mut response);
+        self.client.leave_http();
+        let tunnel = self.client.proxy().metrics.tunnel();
+        let shutdown = self.client.shutdown().clone();
+        self.client.spawn(async move {
+            let _tunnel = tunnel;
+            // Either side may be gone before it has switched.
+            let (Ok(client), Ok(origin)) = tokio::join!(upgrade, origin) else { return };
+            if let Err(error) = relay(TokioIo::new(client), TokioIo::new(origin), &shutdown).await {
+                tracing::debug!(%error, "upgraded connection ended");
+            }
+        });
+        let (mut parts, _) = response.into_parts();
+        headers::strip_response(&mut parts.headers, true);
+        parts.version = Version::HTTP_11;
+        Ok((Response::from_parts(parts, Answer::empty()), Outcome::Answered))
+    }
+
+    /// Tells the worker how long it was held, how often it was sent, and in which line.
+    fn annotate(&self, response: &mut Response<Answer>) {
+        if !self.is_matched || !self.client.proxy().settings.annotate {
+            return;
+        }
+        let headers = response.headers_mut();
+        let wait = format!("{:.3}", self.record.waited().as_secs_f64());
+        for (name, value) in [
+            (WAIT, HeaderValue::try_from(wait).ok()),
+            (ATTEMPTS, Some(HeaderValue::from(self.record.attempts))),
+            (BUCKET, self.lane.as_ref().and_then(|lane| HeaderValue::from_str(lane.name()).ok())),
+        ] {
+            if let Some(value) = value {
+                headers.insert(name, value);
+            }
+        }
+    }
+}
+
+/// Where a request goes, by the rules of the place it stands in.
+fn target_of(client: &Downstream, parts: &http::request::Parts) -> Result<Target, TargetError> {
+    let is_http_10 = parts.version == Version::HTTP_10;
+    match client.tunnel() {
+        Some((authority, scheme)) => target::inside(authority, scheme, &parts.uri, is_http_10, &parts.headers),
+        None => target::absolute(&parts.uri, &parts.headers),
+    }
+}
+
+/// An answer without what was between origin and proxy.
+fn end_to_end(response: Response<Incoming>) -> Response<Incoming> {
+    let (mut parts, body) = response.into_parts();
+    headers::strip_response(&mut parts.headers, false);
+    // An origin that speaks HTTP/1.0 is no reason to speak it to the client.
+    parts.version = Version::HTTP_11;
+    Response::from_parts(parts, body)
+}
+
+fn streaming(response: Response<Incoming>) -> Response<Answer> {
+    end_to_end(response).map(Answer::streaming)
+}
+
+const WAIT: HeaderName = HeaderName::from_static("x-pacer-wait");
+const ATTEMPTS: HeaderName = HeaderName::from_static("x-pacer-attempts");
+const BUCKET: HeaderName = HeaderName::from_static("x-pacer-bucket");
+
+/// How long a slot is good for once it was granted.
+const GRACE: Duration = Duration::from_millis(10);
+
+/// Connections that may be lost, one after the other, before anything was written.
+const MOST_LOSSES: u32 = 2;
+
+/// How long the rest of a request body may take after an early throttle answer.
+const BODY_GRACE: Duration = Duration::from_millis(500);
+
+/// A hold that no clock overflows with.
+const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);

@@ -1,0 +1,129 @@
+//! The data plane: takes requests from clients, holds them until they may go, and brings the answers back.
+//!
+//! A connection starts in [`downstream`]; a CONNECT becomes a [`tunnel`]; every request is an [`exchange`].
+
+mod answer;
+mod client_io;
+mod downstream;
+mod exchange;
+mod headers;
+mod metrics;
+mod record;
+mod relay;
+mod replay;
+mod respond;
+mod sniff;
+mod target;
+mod tunnel;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tokio::{
+    net::{TcpListener, TcpStream},
+    time::{sleep, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use self::{
+    downstream::{Downstream, Shared},
+    metrics::Metrics,
+};
+use crate::{
+    ca::Leaves,
+    config::{Config, model::Unmatched},
+    limiter::Limiter,
+    route::Router,
+    upstream::Upstream,
+};
+
+/// What a request needs on its way, wired once.
+pub struct Proxy {
+    router: Router,
+    limiter: Limiter,
+    upstream: Upstream,
+    leaves: Leaves,
+    settings: Settings,
+    metrics: Metrics,
+}
+
+impl Proxy {
+    /// Wires the stages. Metrics are registered here, so the recorder must be installed before.
+    pub fn new(config: &Config, router: Router, limiter: Limiter, upstream: Upstream, leaves: Leaves) -> Self {
+        let settings =
+            Settings { unmatched: config.unmatched, annotate: config.annotate, drain_timeout: DRAIN_TIMEOUT };
+        Self { router, limiter, upstream, leaves, settings, metrics: Metrics::new(&config.channels) }
+    }
+
+    /// Replaces how long a shutdown waits for what is under way; 30 seconds unless set.
+    #[must_use]
+    pub fn with_drain_timeout(mut self, drain_timeout: Duration) -> Self {
+        self.settings.drain_timeout = drain_timeout;
+        self
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+struct Settings {
+    unmatched: Unmatched,
+    annotate: bool,
+    drain_timeout: Duration,
+}
+
+/// Serves clients until `shutdown` is cancelled; then accepts no more, finishes what is under way, and returns once all is
+/// done or the drain timeout has passed.
+pub async fn serve(listener: TcpListener, proxy: Arc<Proxy>, shutdown: CancellationToken) {
+    let own = match listener.local_addr() {
+        Ok(own) => own,
+        Err(error) => {
+            tracing::error!(%error, "the listening socket is gone");
+            return;
+        }
+    };
+    let drain_timeout = proxy.settings.drain_timeout;
+    let shared = Arc::new(Shared { proxy, own, shutdown, abort: CancellationToken::new(), tasks: TaskTracker::new() });
+    shared.shutdown.run_until_cancelled(accept(&listener, &shared)).await;
+    drop(listener);
+    drain(&shared, drain_timeout).await;
+}
+
+async fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                unhold(&stream);
+                shared.spawn(Downstream::new(shared.clone()).serve(stream));
+            }
+            // Out of descriptors, mostly: trying again at once would only burn a core.
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Small writes go out at once; otherwise a body behind its head waits for the peer's delayed acknowledgement, 40 ms.
+fn unhold(stream: &TcpStream) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
+    }
+}
+
+async fn drain(shared: &Shared, drain_timeout: Duration) {
+    shared.tasks.close();
+    if timeout(drain_timeout, shared.tasks.wait()).await.is_err() {
+        tracing::warn!(open = shared.tasks.len(), "drain timeout: closing what is not finished");
+        shared.abort.cancel();
+        shared.tasks.wait().await;
+    }
+}
+
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);

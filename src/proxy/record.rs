@@ -1,0 +1,100 @@
+//! What is written down about one request: its metrics and its line in the access log.
+
+use std::{sync::Arc, time::Duration};
+
+use http::StatusCode;
+use tokio::time::Instant;
+
+use super::metrics::{Open, Outcome, RouteMetrics};
+
+/// The account of one request, closed when it is dropped: with the last byte of the answer, or when the client leaves.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) metrics: Arc<RouteMetrics>,
+    /// When the request's head was complete; its place in every line it waits in.
+    pub(super) arrived: Instant,
+    /// Held for slots and pauses so far; `None` where nothing limits the request.
+    wait: Option<Duration>,
+    /// Since when it is being held.
+    waiting: Option<Instant>,
+    /// Sends so far.
+    pub(super) attempts: u32,
+    status: Option<StatusCode>,
+    outcome: Outcome,
+    is_complete: bool,
+    _inflight: Open,
+}
+
+impl Record {
+    /// Opens the account of a request that has just arrived.
+    pub(super) fn new(metrics: Arc<RouteMetrics>) -> Self {
+        let inflight = metrics.enter();
+        Self {
+            metrics,
+            arrived: Instant::now(),
+            wait: None,
+            waiting: None,
+            attempts: 0,
+            status: None,
+            outcome: Outcome::ClientGone,
+            is_complete: false,
+            _inflight: inflight,
+        }
+    }
+
+    /// The request is held from now on.
+    pub(super) fn hold(&mut self) {
+        self.waiting.get_or_insert_with(Instant::now);
+    }
+
+    /// It goes on.
+    pub(super) fn release(&mut self) {
+        if let Some(since) = self.waiting.take() {
+            self.wait = Some(self.wait.unwrap_or_default() + since.elapsed());
+        }
+    }
+
+    /// Held for slots and pauses so far.
+    pub(super) fn waited(&self) -> Duration {
+        self.wait.unwrap_or_default()
+    }
+
+    /// The head of the client's answer is known.
+    pub(super) fn answer(&mut self, status: StatusCode, outcome: Outcome) {
+        self.status = Some(status);
+        self.outcome = outcome;
+    }
+
+    /// The answer ended whole.
+    pub(super) fn complete(&mut self) {
+        self.is_complete = true;
+    }
+
+    /// The origin broke off in the middle of its answer.
+    pub(super) fn broken(&mut self) {
+        self.outcome = Outcome::AnswerBroken;
+        self.is_complete = true;
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.release();
+        let outcome = if self.is_complete { self.outcome } else { Outcome::ClientGone };
+        self.metrics.request(outcome);
+        if let Some(wait) = self.wait {
+            self.metrics.held(wait);
+        }
+        let (channel, endpoint) = (self.metrics.channel.as_str(), self.metrics.endpoint.as_str());
+        let status = self.status.map_or(0, |status| status.as_u16());
+        let (wait_ms, total_ms) =
+            (self.wait.unwrap_or_default().as_millis() as u64, self.arrived.elapsed().as_millis() as u64);
+        let (outcome, attempts) = (outcome.name(), self.attempts);
+        // What went as it should is of interest to few; no text of the traffic is ever logged.
+        if outcome == Outcome::Answered.name() && attempts <= 1 {
+            tracing::debug!(channel, endpoint, outcome, status, attempts, wait_ms, total_ms, "request");
+        } else {
+            tracing::info!(channel, endpoint, outcome, status, attempts, wait_ms, total_ms, "request");
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The one place that turns an error into a response, one constructor a case.
+//!
+//! Every answer that the proxy makes itself names it as its source in `Proxy-Status` (RFC 9209) and says why in an
+//! `application/problem+json` body (RFC 9457). Texts come from this program alone: no path, query or credential.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
+
+use super::{answer::Answer, metrics::Outcome, target::TargetError};
+use crate::upstream::{ConnectError, SendError, SendErrorKind, Step};
+
+/// An answer of the proxy's own, and how it counts.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    /// The `outcome` it counts as.
+    pub(super) outcome: Outcome,
+    status: StatusCode,
+    /// An error type of RFC 9209 section 2.3.
+    error: &'static str,
+    detail: String,
+    hint: Option<&'static str>,
+    retry_after: Option<u64>,
+    is_closing: bool,
+}
+
+impl Refusal {
+    /// The request's target cannot be read, or may not stand where it stands.
+    pub(super) fn target(error: TargetError) -> Self {
+        let status = match error {
+            TargetError::Misdirected => StatusCode::MISDIRECTED_REQUEST,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        let hint = match error {
+            TargetError::OriginForm => Some(
+                "this is a proxy: name it in `HTTP_PROXY` and `HTTPS_PROXY`, and leave the worker's URLs as they are",
+            ),
+            TargetError::Misdirected => Some("open another tunnel for another host"),
+            _ => None,
+        };
+        let outcome = Outcome::BadRequest;
+        Self { hint, is_closing: true, ..Self::new(outcome, status, "http_request_error", error.to_string()) }
+    }
+
+    /// A CONNECT inside a tunnel.
+    pub(super) fn nested_connect() -> Self {
+        let detail = "CONNECT inside a tunnel".to_owned();
+        Self {
+            is_closing: true,
+            ..Self::new(Outcome::BadRequest, StatusCode::METHOD_NOT_ALLOWED, "http_request_error", detail)
+        }
+    }
+
+    /// A CONNECT that brings a body, which nobody could tell from what is tunnelled.
+    pub(super) fn connect_with_body() -> Self {
+        let detail = "CONNECT with a body".to_owned();
+        Self {
+            is_closing: true,
+            ..Self::new(Outcome::BadRequest, StatusCode::BAD_REQUEST, "http_request_error", detail)
+        }
+    }
+
+    /// The client's body broke off; it will hardly read this.
+    pub(super) fn body_broken() -> Self {
+        let detail = "the request's body did not arrive".to_owned();
+        Self {
+            is_closing: true,
+            ..Self::new(Outcome::ClientGone, StatusCode::BAD_REQUEST, "http_request_error", detail)
+        }
+    }
+
+    /// The target is the proxy itself.
+    pub(super) fn own_address() -> Self {
+        let detail = "the target is this proxy itself".to_owned();
+        Self {
+            hint: Some("list the proxy's own address in `NO_PROXY`"),
+            is_closing: true,
+            ..Self::new(Outcome::Refused, StatusCode::FORBIDDEN, "proxy_loop_detected", detail)
+        }
+    }
+
+    /// `unmatched.host: refuse`.
+    pub(super) fn unmatched_host() -> Self {
+        let detail = "no channel of the configuration has this host".to_owned();
+        Self {
+            hint: Some("add the host to a channel, or set `unmatched.host: tunnel`"),
+            is_closing: true,
+            ..Self::new(Outcome::Refused, StatusCode::FORBIDDEN, "http_request_denied", detail)
+        }
+    }
+
+    /// `unmatched.path: refuse`.
+    pub(super) fn unmatched_path() -> Self {
+        let detail = "no endpoint of the channel has this path".to_owned();
+        Self {
+            hint: Some("add an endpoint for it, or set `unmatched.path: pass`"),
+            ..Self::new(Outcome::Refused, StatusCode::FORBIDDEN, "http_request_denied", detail)
+        }
+    }
+
+    /// No slot within `max_wait`. `retry_after` is the wait as quoted.
+    pub(super) fn wait_too_long(retry_after: Duration) -> Self {
+        let seconds = whole_seconds(retry_after);
+        let detail = format!("the wait for a slot is longer than `max_wait`: about {seconds} s");
+        Self {
+            hint: Some("wait as `Retry-After` says, or raise `max_wait`"),
+            retry_after: Some(seconds),
+            ..Self::new(Outcome::WaitTooLong, StatusCode::TOO_MANY_REQUESTS, "http_request_denied", detail)
+        }
+    }
+
+    /// The store is lost and the configuration says to send nothing then.
+    pub(super) fn store_closed() -> Self {
+        let detail = "the store of the buckets cannot be reached, and `on_outage` is `closed`".to_owned();
+        Self {
+            retry_after: Some(1),
+            ..Self::new(Outcome::StoreClosed, StatusCode::SERVICE_UNAVAILABLE, "proxy_internal_error", detail)
+        }
+    }
+
+    /// The origin cannot be reached; nothing was sent.
+    pub(super) fn connect(error: &ConnectError) -> Self {
+        let (status, kind) = match error {
+            ConnectError::Timeout { step: Step::Resolve, .. } => (StatusCode::GATEWAY_TIMEOUT, "dns_timeout"),
+            ConnectError::Timeout { .. } => (StatusCode::GATEWAY_TIMEOUT, "connection_timeout"),
+            ConnectError::Resolve { .. } => (StatusCode::BAD_GATEWAY, "dns_error"),
+            ConnectError::Connect { source, .. } if source.kind() == std::io::ErrorKind::ConnectionRefused => {
+                (StatusCode::BAD_GATEWAY, "connection_refused")
+            }
+            ConnectError::Connect { .. } => (StatusCode::BAD_GATEWAY, "destination_unavailable"),
+            ConnectError::Tls { certificate: true, .. } => (StatusCode::BAD_GATEWAY, "tls_certificate_error"),
+            ConnectError::Tls { .. } => (StatusCode::BAD_GATEWAY, "tls_protocol_error"),
+        };
+        let hint = match error {
+            ConnectError::Tls { certificate: true, .. } => {
+                Some("if the origin has a certificate of your own authority, name that in `upstream.ca_file`")
+            }
+            _ => None,
+        };
+        Self { hint, ..Self::new(Outcome::UpstreamFailed, status, kind, error.to_string()) }
+    }
+
+    /// The origin was reached and gave no answer.
+    pub(super) fn send(error: &SendError) -> Self {
+        let (status, kind) = match error.kind {
+            SendErrorKind::Timeout => (StatusCode::GATEWAY_TIMEOUT, "http_response_timeout"),
+            SendErrorKind::Malformed => (StatusCode::BAD_GATEWAY, "http_protocol_error"),
+            SendErrorKind::ClosedEarly | SendErrorKind::Read | SendErrorKind::Write => {
+                (StatusCode::BAD_GATEWAY, "connection_terminated")
+            }
+            SendErrorKind::Body => return Self::body_broken(),
+        };
+        let fate = if error.written {
+            "the request was sent and not retried, as it may have been acted on"
+        } else {
+            "nothing of the request was sent"
+        };
+        Self::new(Outcome::UpstreamFailed, status, kind, format!("{}; {fate}", error.kind))
+    }
+
+    /// The origin changed protocols unasked.
+    pub(super) fn unasked_upgrade() -> Self {
+        let detail = "the origin switched protocols without having been asked to".to_owned();
+        Self::new(Outcome::UpstreamFailed, StatusCode::BAD_GATEWAY, "http_upgrade_failed", detail)
+    }
+
+    /// The connection is of no use after this answer: what follows on it may be meant for a tunnel that is not there.
+    pub(super) fn closing(self) -> Self {
+        Self { is_closing: true, ..self }
+    }
+
+    /// The answer itself.
+    pub(super) fn into_response(self) -> Response<Answer> {
+        let mut problem = serde_json::json!({
+            "type": "about:blank",
+            "title": self.status.canonical_reason().unwrap_or_default(),
+            "status": self.status.as_u16(),
+            "detail": self.detail,
+        });
+        if let Some(hint) = self.hint {
+            problem["hint"] = hint.into();
+        }
+        let mut response = Response::new(Answer::whole(Bytes::from(problem.to_string() + "\n")));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        let status = format!("ota-pacer; error={}; details={}", self.error, quoted(&self.detail));
+        if let Ok(status) = HeaderValue::try_from(status) {
+            headers.insert(PROXY_STATUS, status);
+        }
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.is_closing {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+
+    /// The status it will have.
+    pub(super) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    fn new(outcome: Outcome, status: StatusCode, error: &'static str, detail: String) -> Self {
+        Self { outcome, status, error, detail, hint: None, retry_after: None, is_closing: false }
+    }
+}
+
+/// The tunnel is open: 200, alone (RFC 9110 section 9.3.6).
+pub(super) fn established() -> Response<Answer> {
+    Response::new(Answer::empty())
+}
+
+/// A string of structured fields (RFC 9651 section 3.3.3): printable ASCII in quotes.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => quoted.extend(['\\', character]),
+            ' '..='~' => quoted.push(character),
+            _ => quoted.push('?'),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// Rounded up: a client that comes back at that second must not be early. At least 1: 0 would mean at once.
+fn whole_seconds(duration: Duration) -> u64 {
+    duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0)).max(1)
+}
+
+const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    #[test]
+    fn waits_are_rounded_up() {
+        for (millis, seconds) in [(0, 1), (1, 1), (1000, 1), (1001, 2), (61_500, 62)] {
+            assert_eq!(whole_seconds(Duration::from_millis(millis)), seconds);
+        }
+        assert_eq!(whole_seconds(Duration::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn details_are_structured_strings() {
+        assert_eq!(quoted(r#"a "b" \ é"#), r#""a \"b\" \\ ?""#);
+    }
+
+    #[tokio::test]
+    async fn a_refusal_says_who_why_and_when() {
+        let response = Refusal::wait_too_long(Duration::from_millis(2500)).into_response();
+        assert_eq!(response.status(), 429);
+        assert_eq!(response.headers()["retry-after"], "3");
+        assert_eq!(
+            response.headers()["proxy-status"],
+            r#"ota-pacer; error=http_request_denied; details="the wait for a slot is longer than `max_wait`: about 3 s""#
+        );
+        assert_eq!(response.headers()["content-type"], "application/problem+json");
+        assert!(!response.headers().contains_key("connection"));
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let problem: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!((&problem["status"], &problem["title"]), (&429.into(), &"Too Many Requests".into()));
+    }
+
+    #[test]
+    fn what_refuses_a_tunnel_closes() {
+        for refusal in [
+            Refusal::target(TargetError::Port),
+            Refusal::target(TargetError::Misdirected),
+            Refusal::nested_connect(),
+            Refusal::own_address(),
+            Refusal::unmatched_host(),
+        ] {
+            assert_eq!(refusal.into_response().headers()["connection"], "close");
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Where a request goes: the request target (RFC 9112 section 3.2), read for the three places it can stand in.
+
+use std::{fmt, net::SocketAddr};
+
+use http::{HeaderMap, HeaderValue, Uri, header, uri::PathAndQuery};
+
+use crate::{
+    config::host::{Host, HostError},
+    upstream::{Origin, Scheme},
+};
+
+/// `host:port` of a CONNECT.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Authority {
+    /// The host, normalized.
+    pub(super) host: Host,
+    /// The port, never 0.
+    pub(super) port: u16,
+}
+
+impl fmt::Display for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+/// The origin of a request, and what to ask it for.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    /// Whom to connect to.
+    pub(super) origin: Origin,
+    /// The request target in origin-form; `*` for a server-wide OPTIONS.
+    pub(super) path: PathAndQuery,
+    /// What `Host` must say, where the client's own does not name the origin.
+    pub(super) host_header: Option<HeaderValue>,
+}
+
+/// Reads the target of a CONNECT: `host:port` and nothing else. `Host` is ignored, HTTP/1.0 clients send none.
+pub(super) fn connect(uri: &Uri) -> Result<Authority, TargetError> {
+    let authority = uri.authority().filter(|_| uri.scheme().is_none()).ok_or(TargetError::ConnectForm)?;
+    if authority.as_str().contains('@') {
+        return Err(TargetError::UserInfo);
+    }
+    let port = authority.port_u16().filter(|port| *port != 0).ok_or(TargetError::Port)?;
+    Ok(Authority { host: Host::parse(authority.host())?, port })
+}
+
+/// Reads an absolute-form target, `http://host/path`, as proxies get it outside of tunnels. It wins over `Host`
+/// (RFC 9112 section 3.2.2); user information is dropped.
+pub(super) fn absolute(uri: &Uri, headers: &HeaderMap) -> Result<Target, TargetError> {
+    let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+        return Err(TargetError::OriginForm);
+    };
+    let scheme = match scheme {
+        "http" => Scheme::Http,
+        "https" => Scheme::Https,
+        _ => return Err(TargetError::Scheme),
+    };
+    let host = Host::parse(authority.host())?;
+    let port = port_of(authority, scheme)?;
+    let origin = Origin { scheme, host, port };
+    let agrees = matches!(host_header(headers), Ok(Some(ref text)) if names(text, &origin));
+    let host_header = if agrees { None } else { Some(header_of(authority)?) };
+    Ok(Target { path: path(uri), origin, host_header })
+}
+
+/// Reads the target of a request inside a tunnel to `tunnel`. What the tunnel carries may not change host: another name in
+/// an absolute-form target or in `Host` is [`TargetError::Misdirected`] (RFC 9110 section 15.5.20).
+pub(super) fn inside(
+    tunnel: &Authority,
+    scheme: Scheme,
+    uri: &Uri,
+    is_http_10: bool,
+    headers: &HeaderMap,
+) -> Result<Target, TargetError> {
+    let origin = Origin { scheme, host: tunnel.host.clone(), port: tunnel.port };
+    if uri.scheme().is_some() {
+        let target = absolute(uri, headers)?;
+        return if target.origin == origin { Ok(target) } else { Err(TargetError::Misdirected) };
+    }
+    if uri.authority().is_some() {
+        return Err(TargetError::OriginForm);
+    }
+    let host_header = match host_header(headers)? {
+        Some(text) if names(&text, &origin) => None,
+        Some(_) => return Err(TargetError::Misdirected),
+        None if is_http_10 => Some(HeaderValue::try_from(tunnel.to_string()).map_err(|_| TargetError::HostHeader)?),
+        None => return Err(TargetError::HostHeader),
+    };
+    Ok(Target { path: path(uri), origin, host_header })
+}
+
+/// Whether a connection to `host:port` would come back to the listener at `own`. Names that resolve to it are caught after
+/// the connection is made.
+pub(super) fn is_own_address(host: &Host, port: u16, own: SocketAddr) -> bool {
+    if port != own.port() {
+        return false;
+    }
+    match host.ip() {
+        Some(ip) => ip == own.ip() || (own.ip().is_unspecified() && (ip.is_loopback() || ip.is_unspecified())),
+        None => {
+            let is_local = host.as_str() == "localhost" || host.as_str().ends_with(".localhost");
+            is_local && (own.ip().is_loopback() || own.ip().is_unspecified())
+        }
+    }
+}
+
+/// Why a request target is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum TargetError {
+    /// `GET /path` sent to the proxy's own port, which is never guessed at.
+    #[error("the request names no host: a proxy expects `http://host/path`")]
+    OriginForm,
+    /// CONNECT with anything but `host:port`.
+    #[error("CONNECT expects `host:port`")]
+    ConnectForm,
+    /// CONNECT without a port, or a port that is no number from 1 to 65535.
+    #[error("the target's port is missing or no number from 1 to 65535")]
+    Port,
+    /// `user@host` in a CONNECT.
+    #[error("the target holds user information")]
+    UserInfo,
+    /// Not http, not https.
+    #[error("the target's scheme is neither http nor https")]
+    Scheme,
+    /// No host by any reading.
+    #[error("{0}")]
+    Host(#[from] HostError),
+    /// `Host` is missing in HTTP/1.1, there twice, or unreadable (RFC 9112 section 3.2).
+    #[error("the request must carry exactly one valid `Host`")]
+    HostHeader,
+    /// Another host than the one the tunnel was opened to.
+    #[error("the request names another host than the one its tunnel was opened to")]
+    Misdirected,
+}
+
+fn port_of(authority: &http::uri::Authority, scheme: Scheme) -> Result<u16, TargetError> {
+    // `host:` with an empty port is valid and means the default (RFC 3986 section 3.2.3).
+    match authority.port_u16() {
+        Some(0) => Err(TargetError::Port),
+        Some(port) => Ok(port),
+        None if authority.port().is_none() => Ok(default_port(scheme)),
+        None => Err(TargetError::Port),
+    }
+}
+
+fn default_port(scheme: Scheme) -> u16 {
+    match scheme {
+        Scheme::Http => 80,
+        Scheme::Https => 443,
+    }
+}
+
+/// `http://host` and `http://host/` are the same to the parser, so that an OPTIONS of the first asks for `/`, not for `*`.
+fn path(uri: &Uri) -> PathAndQuery {
+    let Some(path) = uri.path_and_query() else { return PathAndQuery::from_static("/") };
+    if path.as_str().starts_with('?') {
+        // Printing puts the missing `/` there; the raw text would go on the wire without it.
+        return PathAndQuery::try_from(path.to_string()).unwrap_or_else(|_| path.clone());
+    }
+    path.clone()
+}
+
+/// The one `Host`, unless there is none.
+fn host_header(headers: &HeaderMap) -> Result<Option<String>, TargetError> {
+    let mut values = headers.get_all(header::HOST).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(TargetError::HostHeader);
+    }
+    value.to_str().map(|text| Some(text.to_owned())).map_err(|_| TargetError::HostHeader)
+}
+
+/// Whether a `Host` names the origin. A port left out means the origin's: clients of unusual ports forget it.
+fn names(text: &str, origin: &Origin) -> bool {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, port),
+        _ => (text, ""),
+    };
+    let same_port = port.is_empty() || (port.bytes().all(|b| b.is_ascii_digit()) && port.parse() == Ok(origin.port));
+    same_port && Host::parse(host).is_ok_and(|host| host == origin.host)
+}
+
+fn header_of(authority: &http::uri::Authority) -> Result<HeaderValue, TargetError> {
+    let text = authority.as_str();
+    let text = text.rsplit_once('@').map_or(text, |(_, host)| host);
+    HeaderValue::from_str(text).map_err(|_| TargetError::HostHeader)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn uri(text: &str) -> Uri {
+        text.parse().unwrap()
+    }
+
+    fn host(text: &str) -> HeaderMap {
+        HeaderMap::from_iter([(header::HOST, HeaderValue::from_str(text).unwrap())])
+    }
+
+    #[test]
+    fn connect_wants_host_and_port_alone() {
+        for (text, wanted) in [
+            ("ota.test:443", "ota.test:443"),
+            ("OTA.Test.:443", "ota.test:443"),
+            ("10.0.0.1:4443", "10.0.0.1:4443"),
+            ("[2001:DB8::1]:443", "[2001:db8::1]:443"),
+        ] {
+            assert_eq!(connect(&uri(text)).unwrap().to_string(), wanted);
+        }
+        for (text, error) in [
+            ("ota.test", TargetError::Port),
+            ("ota.test:0", TargetError::Port),
+            ("user@ota.test:443", TargetError::UserInfo),
+            ("https://ota.test:443", TargetError::ConnectForm),
+            ("/path", TargetError::ConnectForm),
+        ] {
+            assert_eq!(connect(&uri(text)), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn absolute_form_is_normalized_for_matching_only() {
+        let target = absolute(&uri("HTTP://user:pw@OTA.test.:8080/A/b?q=1"), &host("OTA.test.:8080")).unwrap();
+        assert_eq!(target.origin, Origin { scheme: Scheme::Http, host: Host::parse("ota.test").unwrap(), port: 8080 });
+        assert_eq!(target.path.as_str(), "/A/b?q=1");
+        assert_eq!(target.host_header, None, "the client's `Host` goes on as written");
+        let target = absolute(&uri("https://ota.test/"), &host("ota.test")).unwrap();
+        assert_eq!((target.origin.scheme, target.origin.port), (Scheme::Https, 443));
+    }
+
+    #[test]
+    fn the_target_wins_over_host() {
+        for headers in [host("other.test"), host("ota.test:81"), HeaderMap::new()] {
+            let target = absolute(&uri("http://user@ota.test/"), &headers).unwrap();
+            assert_eq!(target.host_header.unwrap(), "ota.test");
+        }
+    }
+
+    #[test]
+    fn empty_paths() {
+        let path = |text| absolute(&uri(text), &HeaderMap::new()).unwrap().path;
+        // Compared as they go on the wire.
+        assert_eq!(path("http://ota.test?q=1").as_str(), "/?q=1");
+        assert_eq!(path("http://ota.test").as_str(), "/");
+        assert_eq!(path("http://ota.test/").as_str(), "/");
+    }
+
+    #[test]
+    fn other_forms_are_refused() {
+        assert_eq!(absolute(&uri("/path"), &host("ota.test")).unwrap_err(), TargetError::OriginForm);
+        assert_eq!(absolute(&uri("ftp://ota.test/"), &HeaderMap::new()).unwrap_err(), TargetError::Scheme);
+        assert_eq!(absolute(&uri("http://ota.test:0/"), &HeaderMap::new()).unwrap_err(), TargetError::Port);
+    }
+
+    #[test]
+    fn a_tunnel_keeps_its_host() {
+        let tunnel = connect(&uri("ota.test:443")).unwrap();
+        let read = |text: &str, headers: &HeaderMap| inside(&tunnel, Scheme::Https, &uri(text), false, headers);
+        for (text, headers) in [
+            ("/p", host("ota.test")),
+            ("/p", host("OTA.TEST.:443")),
+            ("https://ota.test/p", host("ota.test")),
+            ("https://ota.test:443/p", host("ota.test")),
+        ] {
+            assert_eq!(read(text, &headers).unwrap().path.as_str(), "/p", "{text}");
+        }
+        for (text, headers) in [
+            ("/p", host("other.test")),
+            ("/p", host("ota.test:8443")),
+            ("https://other.test/p", host("ota.test")),
+            ("http://ota.test/p", host("ota.test")),
+            ("https://ota.test:8443/p", host("ota.test")),
+        ] {
+            assert_eq!(read(text, &headers).unwrap_err(), TargetError::Misdirected, "{text} {headers:?}");
+        }
+        let mut twice = host("ota.test");
+        twice.append(header::HOST, HeaderValue::from_static("ota.test"));
+        assert_eq!(read("/p", &twice).unwrap_err(), TargetError::HostHeader);
+        assert_eq!(read("/p", &HeaderMap::new()).unwrap_err(), TargetError::HostHeader);
+        let old = inside(&tunnel, Scheme::Https, &uri("/p"), true, &HeaderMap::new()).unwrap();
+        assert_eq!(old.host_header.unwrap(), "ota.test:443");
+    }
+
+    #[test]
+    fn own_addresses_are_known() {
+        let own = |host: &str, port, own: &str| is_own_address(&Host::parse(host).unwrap(), port, own.parse().unwrap());
+        assert!(own("127.0.0.1", 8080, "127.0.0.1:8080"));
+        assert!(own("localhost", 8080, "127.0.0.1:8080"));
+        assert!(own("127.0.0.2", 8080, "0.0.0.0:8080"));
+        assert!(own("[::1]", 8080, "[::]:8080"));
+        assert!(!own("127.0.0.1", 8081, "127.0.0.1:8080"));
+        assert!(!own("10.0.0.1", 8080, "127.0.0.1:8080"));
+        assert!(!own("ota.test", 8080, "127.0.0.1:8080"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_host_header_panics(text in ".{0,40}") {
+            let origin = Origin { scheme: Scheme::Http, host: Host::parse("ota.test").unwrap(), port: 80 };
+            let _ = names(&text, &origin);
+        }
+
+        #[test]
+        fn no_target_panics(text in "[ -~]{0,40}") {
+            if let Ok(uri) = text.parse::<Uri>() {
+                let _ = (connect(&uri), absolute(&uri, &HeaderMap::new()));
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Which channel and endpoint a request belongs to, and by which credential the OTA counts it. Pure: no I/O, no clock.
+
+mod credential;
+mod explain;
+mod hosts;
+mod rules;
+
+use std::sync::Arc;
+
+use http::{HeaderMap, Method, uri::PathAndQuery};
+
+use crate::config::{
+    Config,
+    host::Host,
+    model::{Channel, Endpoint, Policy},
+    path::normalize,
+};
+
+use self::{hosts::HostTable, rules::Rules};
+
+pub use self::{
+    credential::CredentialValue,
+    explain::{EndpointCandidate, HostCandidate, Verdict},
+};
+
+/// Matches requests to the channels of a configuration. Built once, immutable.
+///
+/// The most specific rule wins: for hosts, exact over wildcard, a longer wildcard over a shorter one, a pattern with the port
+/// over one without; for paths, exact over template over prefix, more literal segments, the longer prefix, and then a rule
+/// with methods over one without. A rule whose method or port does not fit is passed over, not an obstacle. Two rules with
+/// the same right do not survive loading the configuration.
+#[derive(Debug)]
+pub struct Router {
+    hosts: HostTable,
+    /// In the order of the configuration; indexes of `hosts` point here.
+    channels: Vec<(Arc<Channel>, Rules)>,
+}
+
+/// Where a request belongs.
+#[derive(Debug)]
+pub enum Route {
+    /// A host of no channel.
+    Unmatched,
+    /// A host of a channel, and maybe one of its endpoints.
+    Matched(Match),
+}
+
+/// The rule of a request.
+#[derive(Debug)]
+pub struct Match {
+    /// The channel that claims the host.
+    pub channel: Arc<Channel>,
+    /// The endpoint that claims method and path; `None`: only the channel's limits hold.
+    pub endpoint: Option<Arc<Endpoint>>,
+    /// What the OTA counts the request by; `None` when the request does not carry it.
+    pub credential: Option<CredentialValue>,
+}
+
+impl Match {
+    /// How the request waits and is retried.
+    pub fn policy(&self) -> &Policy {
+        self.endpoint.as_ref().map_or(&self.channel.policy, |endpoint| &endpoint.policy)
+    }
+}
+
+impl Router {
+    /// Prepares the rules of `config`.
+    pub fn new(config: &Config) -> Self {
+        let hosts = HostTable::new(&config.channels);
+        let channels =
+            config.channels.iter().map(|channel| (Arc::clone(channel), Rules::new(&channel.endpoints))).collect();
+        Self { hosts, channels }
+    }
+
+    /// The channel that claims this host, if any (decides intercept or tunnel at CONNECT).
+    pub fn channel(&self, host: &Host, port: u16) -> Option<&Arc<Channel>> {
+        self.hosts.find(host, port).map(|index| &self.channels[index].0)
+    }
+
+    /// Matches one request by its target and its final head. The path is compared in the form of
+    /// [`normalize`](crate::config::path::normalize); the query and headers only yield the credential.
+    pub fn route(
+        &self,
+        host: &Host,
+        port: u16,
+        method: &Method,
+        path_and_query: &PathAndQuery,
+        headers: &HeaderMap,
+    ) -> Route {
+        let Some(index) = self.hosts.find(host, port) else { return Route::Unmatched };
+        let (channel, rules) = &self.channels[index];
+        let path = normalize(path_and_query.path());
+        let endpoint = rules.find(method, &path).map(|index| Arc::clone(&channel.endpoints[index]));
+        let credential = CredentialValue::of(&channel.credential, path_and_query.query(), headers);
+        Route::Matched(Match { channel: Arc::clone(channel), endpoint, credential })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn router(channels: &str) -> Router {
+        Router::new(&crate::config::parse("test.yaml", channels, |_| None).unwrap())
+    }
+
+    fn routed(router: &Router, method: &str, host: &str, port: u16, path: &str) -> String {
+        let route = router.route(
+            &Host::parse(host).unwrap(),
+            port,
+            &method.parse().unwrap(),
+            &path.parse().unwrap(),
+            &HeaderMap::new(),
+        );
+        match route {
+            Route::Unmatched => "-".to_owned(),
+            Route::Matched(Match { channel, endpoint: None, .. }) => channel.name.clone(),
+            Route::Matched(Match { channel, endpoint: Some(endpoint), .. }) => {
+                format!("{}/{}", channel.name, endpoint.name)
+            }
+        }
+    }
+
+    #[test]
+    fn the_most_specific_host_wins() {
+        let router = router(
+            r#"
+channels:
+  wide: { hosts: ["*.example.com"] }
+  wide_port: { hosts: ["*.example.com:8443"] }
+  deep: { hosts: ["*.api.example.com"] }
+  exact: { hosts: [a.api.example.com] }
+  exact_port: { hosts: ["a.api.example.com:8443"] }
+  only_port: { hosts: ["b.example.com:9000"] }
+  address: { hosts: ["[2001:db8::1]:443", 192.0.2.1] }
+"#,
+        );
+        for (host, port, expected) in [
+            ("x.example.com", 443, "wide"),
+            ("x.example.com", 8443, "wide_port"),
+            ("example.com", 443, "-"),
+            ("notexample.com", 443, "-"),
+            ("x.y.api.example.com", 443, "deep"),
+            ("api.example.com", 443, "wide"),
+            ("A.API.example.com.", 443, "exact"),
+            ("a.api.example.com", 8443, "exact_port"),
+            ("b.example.com", 9000, "only_port"),
+            ("b.example.com", 443, "wide"),
+            ("[2001:db8::1]", 443, "address"),
+            ("[2001:db8::1]", 80, "-"),
+            ("192.0.2.1", 80, "address"),
+        ] {
+            assert_eq!(routed(&router, "GET", host, port, "/"), expected, "{host}:{port}");
+        }
+    }
+
+    #[test]
+    fn the_most_specific_path_wins() {
+        let router = router(
+            r#"
+channels:
+  ota:
+    hosts: [ota.example]
+    endpoints:
+      all: { match: { path: /** } }
+      hotels: { match: { path: /hotels/** } }
+      pair: { match: { path: "/hotels/{id}/{what}" } }
+      rates: { match: { path: "/hotels/{id}/rates" } }
+      rates_get: { match: { path: "/hotels/{id}/rates", method: [GET, HEAD] } }
+      seven: { match: { path: /hotels/7/rates, method: POST } }
+      root: { match: { path: / } }
+"#,
+        );
+        for (method, path, expected) in [
+            ("GET", "/", "root"),
+            ("GET", "/x", "all"),
+            ("GET", "/hotels", "hotels"),
+            ("GET", "/hotels/", "hotels"),
+            ("GET", "/hotelsx", "all"),
+            ("GET", "/hotels/7/photos", "pair"),
+            ("GET", "/hotels//photos", "hotels"),
+            ("PUT", "/hotels/8/rates?x=1", "rates"),
+            ("GET", "/hotels/8/rates", "rates_get"),
+            ("HEAD", "/hotels/8/rates", "rates_get"),
+            ("POST", "/hotels/7/rates", "seven"),
+            // The exact rule wants POST, so the next one takes it.
+            ("PUT", "/hotels/7/rates", "rates"),
+            ("POST", "/hotels/7/rates/", "hotels"),
+            ("POST", "//hotels/./%37/x/../rates;v=1", "seven"),
+            ("POST", "/Hotels/7/rates", "all"),
+        ] {
+            assert_eq!(routed(&router, method, "ota.example", 443, path), format!("ota/{expected}"), "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn a_path_of_no_endpoint_belongs_to_the_channel() {
+        let router = router(
+            "channels: { ota: { hosts: [ota.example], max_wait: 9s, endpoints: { a: { match: { path: /a } } } } }",
+        );
+        assert_eq!(routed(&router, "GET", "ota.example", 80, "/b"), "ota");
+        assert!(router.channel(&Host::parse("ota.example").unwrap(), 1).is_some());
+        assert!(router.channel(&Host::parse("other.example").unwrap(), 1).is_none());
+    }
+}

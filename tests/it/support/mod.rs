@@ -1,0 +1,10 @@
+//! What the tests run against: real processes on free ports, stopped when they go out of scope.
+
+pub(crate) mod clock;
+pub(crate) mod http;
+pub(crate) mod metrics;
+pub(crate) mod mock_ota;
+pub(crate) mod process;
+pub(crate) mod proxy;
+pub(crate) mod redis;
+pub(crate) mod worker;

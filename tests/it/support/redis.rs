@@ -1,0 +1,94 @@
+//! A real redis-server as a child process: in memory only, on a port of its own.
+
+use std::{
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    process::Command,
+    time::Duration,
+};
+
+use tempfile::TempDir;
+
+use super::{clock::wait_for, process::Process};
+
+/// A Redis that can be killed, brought back on the same port, and stopped for a while.
+pub(crate) struct Redis {
+    port: u16,
+    directory: TempDir,
+    process: Process,
+}
+
+impl Redis {
+    /// Starts an empty one.
+    #[track_caller]
+    pub(crate) fn start() -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory is made");
+        let port = free_port();
+        let process = launch(port, &directory);
+        Self { port, directory, process }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Ends it at once; what it held is lost.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Starts an empty one on the same port, after [`Redis::kill`].
+    #[track_caller]
+    pub(crate) fn restart(&mut self) {
+        self.process.kill();
+        self.process = launch(self.port, &self.directory);
+    }
+
+    /// Stops it answering while its connections stay open.
+    #[track_caller]
+    pub(crate) fn pause(&self) {
+        self.process.signal("STOP");
+    }
+
+    /// Lets it answer again, after [`Redis::pause`].
+    #[track_caller]
+    pub(crate) fn resume(&self) {
+        self.process.signal("CONT");
+    }
+}
+
+#[track_caller]
+fn launch(port: u16, directory: &TempDir) -> Process {
+    let found = Command::new("redis-server").arg("--version").output();
+    assert!(found.is_ok(), "`redis-server` is not installed\n\nhint: apt-get install redis-server");
+    let port_text = port.to_string();
+    let arguments = ["--bind", "127.0.0.1", "--port", &port_text, "--save", "", "--appendonly", "no"];
+    let mut command = Command::new("redis-server");
+    command.args(arguments).arg("--dir").arg(directory.path());
+    let mut process = Process::start("redis-server", &mut command);
+    wait_for("redis-server answers PING", PATIENCE, || {
+        assert!(process.is_running(), "redis-server ended: {}", process.stdout().text());
+        answers_ping(port).then_some(())
+    });
+    process
+}
+
+fn answers_ping(port: u16) -> bool {
+    let ping = || {
+        let mut stream = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.write_all(b"PING\r\n")?;
+        let mut answer = [0; 7];
+        stream.read_exact(&mut answer)?;
+        std::io::Result::Ok(answer == *b"+PONG\r\n")
+    };
+    ping().unwrap_or(false)
+}
+
+/// A port nobody listens on. Another process could take it before it is used, which tests in one network rarely see.
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the system has a free port");
+    listener.local_addr().expect("a bound socket has an address").port()
+}
+
+const PATIENCE: Duration = Duration::from_secs(30);
