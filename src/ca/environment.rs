@@ -4,15 +4,20 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::Authority;
 
-/// The URL under which clients on this machine reach a proxy that listens on `listen`.
-pub fn proxy_url(listen: SocketAddr) -> String {
-    // An unspecified address accepts from everywhere but is no destination.
+/// Where clients on this machine reach a socket that listens on `listen`: an unspecified address accepts from everywhere but is no
+/// destination.
+pub fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
-    format!("http://{}", SocketAddr::new(ip, listen.port()))
+    SocketAddr::new(ip, listen.port())
+}
+
+/// The URL of a proxy that listens on `listen`, for clients on this machine.
+pub fn proxy_url(listen: SocketAddr) -> String {
+    format!("http://{}", reachable(listen))
 }
 
 /// Name and value of every variable that some client family reads, for a proxy at the URL `proxy`.
