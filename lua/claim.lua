@@ -53,11 +53,11 @@ for i = 1, points do
   mine.arrivals[i] = now - age
 end
 
--- When the k-th of a line arrived, between its points by interpolation.
+-- When the k-th (from 0) of a line arrived, between its points by interpolation.
 local function arrival(line, k)
   local points = #line.arrivals
   if line.count == 1 or points == 1 then return line.arrivals[1] end
-  local place = 1 + (k - 1) * (points - 1) / (line.count - 1)
+  local place = 1 + k * (points - 1) / (line.count - 1)
   local low = math.min(math.floor(place), points - 1)
   local from = line.arrivals[low]
   return from + (line.arrivals[low + 1] - from) * (place - low)
@@ -154,7 +154,7 @@ while served < most do
   end
   local turn = slot
   if slot > now + rtt then
-    local ahead, me = 0, arrival(mine, served + 1)
+    local ahead, me = 0, arrival(mine, served)
     for _, other in ipairs(others) do ahead = ahead + older(other, me) end
     turn = slot + ahead * spacing
   end
@@ -171,7 +171,7 @@ end
 
 -- Whoever is behind others asks again in time to notice that they are gone. First in line, its own turn is exact.
 if served < most and pause <= now then
-  local heads, me = 0, arrival(mine, served + 1)
+  local heads, me = 0, arrival(mine, served)
   for _, other in ipairs(others) do
     if other.arrivals[1] < me then heads = heads + 1 end
   end
@@ -210,7 +210,7 @@ if left > 0 then
   local rest = math.min(left, points)
   local arrivals = {}
   for i = 1, rest do
-    local k = rest == 1 and 1 or 1 + (i - 1) * (left - 1) / (rest - 1)
+    local k = rest == 1 and 0 or (i - 1) * (left - 1) / (rest - 1)
     arrivals[i] = arrival(mine, served + k)
   end
   redis.call('HSET', line, instance,

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::model::Retry;
-
-/// Pauses that double from `retry.backoff` up to `retry.max_backoff`.
+/// Pauses that double up to a cap.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     next: Duration,
@@ -12,9 +10,9 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The pauses of one request.
-    pub fn new(retry: &Retry) -> Self {
-        Self { next: retry.backoff.min(retry.max_backoff), cap: retry.max_backoff }
+    /// The pauses of one request: `first`, then twice as long each time, up to `cap`.
+    pub fn new(first: Duration, cap: Duration) -> Self {
+        Self { next: first.min(cap), cap }
     }
 
     /// The next pause. `random`, from 0 to 1, lengthens it by up to half, so that instances throttled together do not
@@ -33,28 +31,24 @@ mod tests {
 
     use super::*;
 
-    fn backoff(first: Duration, cap: Duration) -> Backoff {
-        Backoff::new(&Retry { backoff: first, max_backoff: cap, ..Retry::default() })
-    }
-
     #[test]
     fn pauses_double_up_to_the_cap() {
-        let mut backoff = backoff(Duration::from_secs(1), Duration::from_secs(5));
+        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
         let pauses: Vec<u64> = (0..5).map(|_| backoff.pause(0.0).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 5, 5]);
     }
 
     #[test]
     fn a_first_pause_above_the_cap_is_the_cap() {
-        assert_eq!(backoff(Duration::from_secs(9), Duration::from_secs(5)).pause(1.0), Duration::from_secs(5));
+        assert_eq!(Backoff::new(Duration::from_secs(9), Duration::from_secs(5)).pause(1.0), Duration::from_secs(5));
     }
 
     proptest! {
         #[test]
         fn jitter_only_lengthens_and_the_cap_holds(first in 0u64..=u64::MAX, cap in 0u64..=u64::MAX, random in any::<f64>()) {
             let (first, cap) = (Duration::from_millis(first), Duration::from_millis(cap));
-            let mut plain = backoff(first, cap);
-            let mut jittered = backoff(first, cap);
+            let mut plain = Backoff::new(first, cap);
+            let mut jittered = Backoff::new(first, cap);
             for _ in 0..70 {
                 let (low, high) = (plain.pause(0.0), jittered.pause(random));
                 prop_assert!(low <= high && high <= cap);

@@ -10,7 +10,7 @@ use std::{
 
 use rand::RngExt;
 use tokio::time::Instant;
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 
 use crate::config::model::{OnOutage, Redis};
 
@@ -176,15 +176,16 @@ impl FleetStore {
             // A server that is stopped keeps its connections; only a new one shows when it is back.
             self.redis.reconnect().await;
         }
-        let mut asked = Instant::now();
+        let mut stuck_since = Instant::now();
         loop {
             let wait = rand::rng().random_range(PROBE_AFTER);
             tokio::time::sleep(Duration::from_millis(wait)).await;
-            match self.redis.probe().await {
-                Ok(()) => break,
-                Err(Failure::Timeout) if asked.elapsed() > STUCK_FOR => {
+            match self.redis.rejoin(SETTLE).await {
+                // Until then at this instance's share: others may not have noticed yet, and do the same.
+                Ok(left) => break tokio::time::sleep(left).await,
+                Err(Failure::Timeout) if stuck_since.elapsed() > STUCK_FOR => {
                     self.redis.reconnect().await;
-                    asked = Instant::now();
+                    stuck_since = Instant::now();
                 }
                 Err(_) => {}
             }
@@ -197,8 +198,7 @@ impl FleetStore {
         self.down.store(false, Ordering::Relaxed);
         self.metrics.mode("redis");
         self.metrics.transition("redis");
-        warn!(mode = "redis", "redis is back: pacing with the fleet again, without a burst");
-        info!("buckets resume with one unit each, since nobody knows what the other instances sent meanwhile");
+        warn!(mode = "redis", "redis is back: pacing with the fleet again, every bucket spent down to one request");
     }
 
     /// After an outage every bucket counts as spent down to one request, refilling since Redis came back: the buckets in
@@ -259,4 +259,6 @@ const FAILING_FOR: Duration = Duration::from_secs(1);
 const FIRST_CONNECT: Duration = Duration::from_secs(1);
 /// Milliseconds between two probes of a lost Redis.
 const PROBE_AFTER: std::ops::Range<u64> = 250..500;
+/// Longer than it takes every instance to notice that Redis is back: a reconnect every 500 ms and a probe.
+const SETTLE: Duration = Duration::from_secs(2);
 const STUCK_FOR: Duration = Duration::from_secs(2);

@@ -8,11 +8,11 @@ use std::time::Duration;
 use fred::{
     clients::SubscriberClient,
     prelude::{
-        Builder, Client, ClientLike, Config, Error, ErrorKind, EventInterface, KeysInterface, LuaInterface,
-        PubsubInterface, ReconnectPolicy,
+        Builder, Client, ClientLike, Config, Error, ErrorKind, EventInterface, LuaInterface, PubsubInterface,
+        ReconnectPolicy,
     },
     types::{
-        Expiration, Value,
+        Value,
         config::{ReconnectError, TcpConfig, UnresponsiveConfig},
     },
     util::sha1_hash,
@@ -34,8 +34,9 @@ pub struct RedisStore {
     subscriber: SubscriberClient,
     claim: Script,
     pause: Script,
+    rejoin: Script,
     pauses_channel: String,
-    probe_key: String,
+    rejoin_key: String,
     instance: String,
 }
 
@@ -91,8 +92,9 @@ impl RedisStore {
             subscriber: builder.build_subscriber_client().map_err(broken)?,
             claim: Script::new(CLAIM),
             pause: Script::new(PAUSE),
+            rejoin: Script::new(REJOIN),
             pauses_channel: format!("{}:pauses", config.prefix),
-            probe_key: format!("{}:probe:{instance}", config.prefix),
+            rejoin_key: format!("{}:rejoin", config.prefix),
             instance,
         })
     }
@@ -173,15 +175,15 @@ impl RedisStore {
         self.call::<i64>(&self.pause, vec![&bucket.key], args).await.map(drop)
     }
 
-    /// Whether Redis takes writes: a ping would be answered by a full or read-only server too.
+    /// How long until the fleet paces through Redis again, now that it takes writes again; `settle` unless an instance
+    /// that came back before has agreed on less.
     ///
     /// # Errors
-    /// When it does not.
-    pub async fn probe(&self) -> Result<(), Failure> {
-        if !self.client.is_connected() {
-            return Err(Failure::Disconnected);
-        }
-        self.client.set(&self.probe_key, "", Some(Expiration::EX(1)), None, false).await.map_err(failure)
+    /// When Redis does not take writes.
+    pub async fn rejoin(&self, settle: Duration) -> Result<Duration, Failure> {
+        let args = vec![settle.as_millis().to_string()];
+        let left: u64 = self.call(&self.rejoin, vec![&self.rejoin_key], args).await?;
+        Ok(Duration::from_millis(left))
     }
 
     /// Drops a connection that no longer answers, so that a new one is tried.
@@ -271,7 +273,7 @@ fn builder(config: &Redis) -> Result<Builder, Error> {
             connection.reconnect_errors =
                 vec![ReconnectError::ClusterDown, ReconnectError::ReadOnly, ReconnectError::MasterDown];
         })
-        .set_policy(ReconnectPolicy::new_exponential(0, 50, 2_000, 2));
+        .set_policy(ReconnectPolicy::new_exponential(0, 50, 500, 2));
     Ok(builder)
 }
 
@@ -298,5 +300,6 @@ fn text(number: f64) -> String {
 
 const CLAIM: &str = include_str!("../../lua/claim.lua");
 const PAUSE: &str = include_str!("../../lua/pause.lua");
+const REJOIN: &str = include_str!("../../lua/rejoin.lua");
 const CONNECT_WITHIN: Duration = Duration::from_millis(500);
 const PROBE_AGAIN: Duration = Duration::from_millis(250);

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use http_body_util::BodyExt;
 use hyper::{body::Incoming, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
     answer::{self, Answer},
@@ -71,6 +71,8 @@ struct Exchange<'a> {
     lane: Option<Lane>,
     policy: Policy,
     is_matched: bool,
+    /// When the pause ends that the origin asked for.
+    resumes: Option<Instant>,
     record: Record,
 }
 
@@ -85,9 +87,9 @@ struct Head {
 
 /// Why a request got no answer from its origin.
 enum Failure {
-    /// It was never sent.
+    /// It was not sent, this time.
     Unsent(Refusal),
-    /// It was, or may have been.
+    /// It was, or may have been, or there is nobody left to send it for.
     Sent(Refusal),
 }
 
@@ -148,13 +150,14 @@ impl<'a> Exchange<'a> {
             lane,
             policy,
             is_matched,
+            resumes: None,
             record,
         })
     }
 
     /// Sends until the answer is no throttle signal, or may not be retried; the last one is passed on as it came.
     async fn run(&mut self) -> Result<Answered, Refusal> {
-        let mut backoff = Backoff::new(&self.policy.retry);
+        let mut backoff = Backoff::new(self.policy.retry.backoff, self.policy.retry.max_backoff);
         let mut hold = self.policy.max_wait;
         let mut throttled: Option<Response<Answer>> = None;
         loop {
@@ -176,6 +179,7 @@ impl<'a> Exchange<'a> {
             let asked = retry_after(response.headers(), SystemTime::now());
             let pause = asked.unwrap_or_else(|| backoff.pause(rand::random())).min(self.policy.retry.max_pause);
             self.record.hold();
+            self.resumes = Some(Instant::now() + pause.min(FOREVER));
             lane.pause(pause).await;
             match self.retry_of(response, pause).await {
                 Ok(held) => throttled = Some(held),
@@ -231,30 +235,45 @@ impl<'a> Exchange<'a> {
         is_again: bool,
         slot: &mut Option<Instant>,
     ) -> Result<Connection, Failure> {
-        let connect = async || {
-            // After a loss the other idle connections are suspect as well.
-            let upstream = &self.client.proxy().upstream;
-            let connected =
-                if is_again { upstream.connect(&self.origin).await } else { upstream.checkout(&self.origin).await };
-            connected.map_err(|error| Failure::Unsent(Refusal::connect(&error)))
-        };
-        let Some(lane) = &self.lane else { return connect().await };
-        let early = if lane.is_short() { Some(connect().await?) } else { None };
+        let Some(lane) = self.lane.clone() else { return self.connect(is_again).await };
+        let is_short = lane.is_short();
+        // A connection would only grow old during a long pause: it is made ready shortly before the end.
+        let later = self.resumes.and_then(|resumes| resumes.checked_sub(AHEAD)).filter(|later| *later > Instant::now());
+        let mut ready = None;
+        if is_short && later.is_none() {
+            ready = Some(self.connect(is_again).await?);
+        }
         if slot.is_none_or(|taken| taken.elapsed() > GRACE) {
             self.record.hold();
-            let taken = self.slot(lane, deadline).await;
+            let slot_of_lane = self.slot(&lane, deadline);
+            let waited = match later.filter(|_| is_short) {
+                Some(later) => tokio::try_join!(slot_of_lane, async {
+                    sleep_until(later).await;
+                    self.connect(is_again).await
+                })
+                .map(|((), connection)| ready = Some(connection)),
+                None => slot_of_lane.await,
+            };
             self.record.release();
-            taken.map_err(Failure::Unsent)?;
+            waited?;
             *slot = Some(Instant::now());
         }
-        match early.filter(Connection::is_open) {
+        match ready.filter(Connection::is_open) {
             Some(connection) => Ok(connection),
-            None => connect().await,
+            None => self.connect(is_again).await,
         }
     }
 
+    /// A connection to the origin; after a loss a fresh one, as the other idle ones are suspect as well.
+    async fn connect(&self, is_again: bool) -> Result<Connection, Failure> {
+        let upstream = &self.client.proxy().upstream;
+        let connected =
+            if is_again { upstream.connect(&self.origin).await } else { upstream.checkout(&self.origin).await };
+        connected.map_err(|error| Failure::Unsent(Refusal::connect(&error)))
+    }
+
     /// Waits for a slot, reading the body meanwhile: a client that leaves shows in no other way.
-    async fn slot(&self, lane: &Lane, deadline: Instant) -> Result<(), Refusal> {
+    async fn slot(&self, lane: &Lane, deadline: Instant) -> Result<(), Failure> {
         let slot = lane.slot(self.record.arrived, deadline.saturating_duration_since(Instant::now()));
         let granted = if self.expects_continue {
             slot.await
@@ -262,12 +281,14 @@ impl<'a> Exchange<'a> {
             tokio::select! {
                 biased;
                 granted = slot => granted,
-                () = self.body.fill() => return Err(Refusal::body_broken()),
+                () = self.body.fill() => return Err(Failure::Sent(Refusal::body_broken())),
             }
         };
-        granted.map_err(|refused| match refused {
-            Refused::TooLong { retry_after } => Refusal::wait_too_long(retry_after),
-            Refused::StoreClosed => Refusal::store_closed(),
+        granted.map_err(|refused| {
+            Failure::Unsent(match refused {
+                Refused::TooLong { retry_after } => Refusal::wait_too_long(retry_after),
+                Refused::StoreClosed => Refusal::store_closed(),
+            })
         })
     }
 
@@ -390,6 +411,9 @@ const GRACE: Duration = Duration::from_millis(10);
 
 /// Connections that may be lost, one after the other, before anything was written.
 const MOST_LOSSES: u32 = 2;
+
+/// How long before the end of a pause the connection is made ready.
+const AHEAD: Duration = Duration::from_millis(500);
 
 /// How long the rest of a request body may take after an early throttle answer.
 const BODY_GRACE: Duration = Duration::from_millis(500);

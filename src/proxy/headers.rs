@@ -25,6 +25,10 @@ pub(super) fn strip_request(headers: &mut HeaderMap, is_upgrade: bool) {
 /// Takes the fields off an answer that are between origin and proxy. `is_upgrade`: it is a 101.
 pub(super) fn strip_response(headers: &mut HeaderMap, is_upgrade: bool) {
     strip(headers, is_upgrade);
+    // Chunks win over a length (RFC 9112 section 6.3), and only one of them may go on.
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        headers.remove(header::CONTENT_LENGTH);
+    }
     headers.remove(header::PROXY_AUTHENTICATE);
 }
 

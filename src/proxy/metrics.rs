@@ -269,3 +269,59 @@ const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// The label of what has no name in the configuration.
 const NONE: &str = "-";
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+    use crate::config;
+
+    const CONFIG: &str = "
+listen: 127.0.0.1:0
+channels:
+  ota:
+    hosts: [ota.test]
+    endpoints:
+      rooms: { match: { path: /rooms }, limits: [{ rate: 1/s, capacity: 1 }] }
+";
+
+    #[test]
+    fn families_carry_the_names_of_the_configuration() {
+        let config = config::parse("test.yaml", CONFIG, |_| None).unwrap();
+        let channel = &config.channels[0];
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let metrics = metrics::with_local_recorder(&recorder, || Metrics::new(&config.channels));
+        let rooms = metrics.route(channel, Some(&channel.endpoints[0]));
+        rooms.request(Outcome::Answered);
+        rooms.retry(RetryReason::Throttled);
+        rooms.retry_skipped(SkipReason::BodyTooLarge);
+        rooms.response(StatusCode::TOO_MANY_REQUESTS, Duration::from_millis(3));
+        rooms.held(Duration::from_millis(5));
+        metrics.route(channel, None).request(Outcome::Refused);
+        metrics.unmatched().request(Outcome::BadRequest);
+        metrics.interception_failed(channel);
+        let (inflight, tunnel) = (rooms.enter(), metrics.tunnel());
+        let text = recorder.handle().render();
+        let route = r#"channel="ota",endpoint="rooms""#;
+        for line in [
+            format!(r#"ota_pacer_requests_total{{{route},outcome="answered"}} 1"#),
+            r#"ota_pacer_requests_total{channel="ota",endpoint="-",outcome="refused"} 1"#.to_owned(),
+            r#"ota_pacer_requests_total{channel="-",endpoint="-",outcome="bad_request"} 1"#.to_owned(),
+            format!(r#"ota_pacer_retries_total{{{route},reason="throttled"}} 1"#),
+            format!(r#"ota_pacer_retries_skipped_total{{{route},reason="body_too_large"}} 1"#),
+            format!(r#"ota_pacer_upstream_throttled_total{{{route},signal="429"}} 1"#),
+            format!(r#"ota_pacer_upstream_responses_total{{{route},status="4xx"}} 1"#),
+            format!(r#"ota_pacer_throttle_wait_seconds_count{{{route}}} 1"#),
+            format!(r#"ota_pacer_upstream_seconds_count{{{route}}} 1"#),
+            format!(r#"ota_pacer_inflight{{{route}}} 1"#),
+            "ota_pacer_tunnels 1".to_owned(),
+            r#"ota_pacer_interception_failures_total{channel="ota"} 1"#.to_owned(),
+        ] {
+            assert!(text.lines().any(|there| there == line), "{line} is not in\n{text}");
+        }
+        drop((inflight, tunnel));
+        let text = recorder.handle().render();
+        assert!(text.contains("ota_pacer_tunnels 0") && text.contains(&format!("ota_pacer_inflight{{{route}}} 0")));
+    }
+}

@@ -1,4 +1,5 @@
 //! The behaviour of ota-pacer as its users see it: real processes, real sockets, one module a behaviour.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod certificates;
 mod clients;
@@ -7,7 +8,14 @@ mod fleet_outage;
 mod fleet_pause;
 mod fleet_rate;
 mod layers;
+mod limiter;
+mod limiter_script;
 mod mock_ota;
+mod proxy_fidelity;
+mod proxy_lifetime;
+mod proxy_retry;
+mod proxy_rig;
+mod proxy_tunnel;
 mod queue_leave;
 mod startup_errors;
 mod support;
