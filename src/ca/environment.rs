@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::Authority;
 
-/// Where clients on this machine reach a socket that listens on `listen`: an unspecified address accepts from everywhere but is no
-/// destination.
+/// Where clients on this machine reach a socket that listens on `listen`: an unspecified address accepts from
+/// everywhere but is no destination.
 pub fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -29,9 +29,9 @@ pub fn variables(proxy: &str, authority: &Authority) -> Vec<(String, String)> {
     render(proxy, &ours, &bundle)
 }
 
-/// Completes `variables` with what `existing` already says under the same names, so that setting them loses nothing: Java options are
-/// added to, and an exception list known under one letter case is known under both. No exception is ever added: which hosts
-/// bypass the proxy is for its user to say.
+/// Completes `variables` with what `existing` already says under the same names, so that setting them loses nothing:
+/// Java options are added to, and an exception list known under one letter case is known under both. No exception is
+/// ever added: which hosts bypass the proxy is for its user to say.
 pub fn merge(variables: &mut Vec<(String, String)>, existing: impl Fn(&str) -> Option<String>) {
     for (name, value) in variables.iter_mut().filter(|(name, _)| name == JAVA) {
         if let Some(options) = existing(name).filter(|options| !options.trim().is_empty()) {
@@ -75,7 +75,8 @@ fn render(proxy: &str, ours: &str, bundle: &str) -> Vec<(String, String)> {
     variables
 }
 
-/// A JVM takes its proxy from system properties only. `None` when `proxy` is no `http://HOST:PORT`, which they cannot say.
+/// A JVM takes its proxy from system properties only. `None` when `proxy` is no `http://HOST:PORT`, which they cannot
+/// say.
 fn java_options(proxy: &str) -> Option<String> {
     let uri: http::Uri = proxy.parse().ok()?;
     let authority = uri.authority()?;

@@ -37,8 +37,8 @@ enum Syntax {
 }
 
 impl Env {
-    /// Makes the CA where there is none, brings its bundle up to date, and prints the exports; nothing else goes to standard
-    /// output, so that it can be evaluated.
+    /// Makes the CA where there is none, brings its bundle up to date, and prints the exports; nothing else goes to
+    /// standard output, so that it can be evaluated.
     ///
     /// # Errors
     /// When the CA cannot be had, or `--proxy` is no URL that clients understand.

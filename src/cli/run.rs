@@ -39,8 +39,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Runs the command to its end and takes its exit code; 128 and the number of the signal that killed it, and as shells do 127
-    /// where there is no such command and 126 where it cannot be executed.
+    /// Runs the command to its end and takes its exit code; 128 and the number of the signal that killed it, and as
+    /// shells do 127 where there is no such command and 126 where it cannot be executed.
     ///
     /// # Errors
     /// When there is no proxy to be had.
@@ -100,8 +100,8 @@ async fn join_or_start(config: Config) -> anyhow::Result<(Option<App>, Vec<(Stri
     }
 }
 
-/// Whether an ota-pacer listens there. An open port alone would say nothing: it is asked for something that no proxy can forward,
-/// and an ota-pacer signs its refusal.
+/// Whether an ota-pacer listens there. An open port alone would say nothing: it is asked for something that no proxy
+/// can forward, and an ota-pacer signs its refusal.
 async fn is_ours(listen: SocketAddr) -> bool {
     if listen.port() == 0 {
         return false;
@@ -133,8 +133,8 @@ async fn attend(child: &mut Child, signals: &mut Signals) -> io::Result<ExitStat
             status = child.wait() => return status,
             signal = signals.next() => signal,
         };
-        // A terminal sends its signals to everybody in the foreground: the command has had it, and two would mean something else to many
-        // programs.
+        // A terminal sends its signals to everybody in the foreground: the command has had it, and two would mean
+        // something else to many programs.
         if is_from_terminal(signal) {
             continue;
         }
