@@ -87,12 +87,17 @@ impl Syntax {
     /// One line that sets `name`, which needs no quoting, to `value`, whatever that holds.
     fn export(self, name: &str, value: &str) -> String {
         match self {
-            Self::Sh => format!("export {name}='{}'\n", value.replace('\'', r"'\''")),
+            Self::Sh => format!("export {name}={}\n", sh_quoted(value)),
             Self::Fish => format!("set -gx {name} '{}'\n", value.replace('\\', r"\\").replace('\'', r"\'")),
             Self::PowerShell => format!("$Env:{name} = '{}'\n", power_shell_quoted(value)),
             Self::Dotenv => format!("{name}={}\n", dotenv_quoted(value)),
         }
     }
+}
+
+/// `value` as one word of a POSIX shell.
+pub(super) fn sh_quoted(value: &str) -> String {
+    format!("'{}'", value.replace('\'', r"'\''"))
 }
 
 /// PowerShell ends a string at typographic quotes as well, and any of them doubled stands for itself.
