@@ -64,8 +64,12 @@ impl Env {
 fn proxy_of(config: &Config, given: Option<String>) -> anyhow::Result<String> {
     match given {
         Some(url) if is_plain_http(&url) => Ok(url),
+        Some(url) if url.contains('@') => {
+            bail!("`--proxy` holds credentials, which the proxy does not ask for\n\nhint: say `http://HOST:PORT`")
+        }
         Some(url) => bail!(
-            "`--proxy {url}` is no URL of the form `http://HOST:PORT`\n\nhint: clients speak plain HTTP to the proxy, even for https:// sites; few speak TLS to it"
+            "`--proxy {url}` is no URL of the form `http://HOST:PORT`\n\n\
+             hint: clients speak plain HTTP to the proxy, even for https:// sites"
         ),
         None if config.listen.port() == 0 => {
             bail!("`listen` leaves the port open\n\nhint: name the port there, or say `--proxy http://HOST:PORT`")

@@ -17,6 +17,7 @@ mod proxy_retry;
 mod proxy_rig;
 mod proxy_tunnel;
 mod queue_leave;
+mod run_command;
 mod startup_errors;
 mod support;
 mod upstream;
