@@ -73,7 +73,7 @@ impl Setup {
     fn run(&self, command: &[&str]) -> Ended {
         let program = ota_pacer();
         let mut shell = ota_pacer_environment();
-        shell.args(["-c", r#"eval "$("$PACER" env --config "$CONFIG")" && exec "$@""#, "sh"]).args(command);
+        shell.args(["-c", EVALUATE_AND_RUN, "sh"]).args(command);
         shell.env("PACER", program.get_program()).env("CONFIG", self.proxy.config_file());
         account(&mut shell, &self.ota.https);
         Process::start(command[0], &mut shell).wait(PATIENCE)
@@ -119,5 +119,7 @@ fn reads_proxy_variables(node: &Path) -> bool {
     }
 }
 
+/// As an operator's profile would, but stopping where there is nothing to evaluate.
+const EVALUATE_AND_RUN: &str = r#"exports=$("$PACER" env --config "$CONFIG") && eval "$exports" && exec "$@""#;
 const PATH: &str = "/hotels/xml/availability";
 const PATIENCE: Duration = Duration::from_secs(60);
