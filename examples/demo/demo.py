@@ -99,7 +99,7 @@ def show(stack, bin_dir):
         errors = sum(summary["errors"] for summary in summaries)
         cells = f"{report['total']:>14}{throttled:>14}{seen:>17}{errors:>8}"
         print(f"{name:22}{(red if seen or errors else green)(cells)}")
-    print(f"\nThe one 429 in the second run was the OTA's wish for {PAUSE} s of silence. The whole fleet kept it.")
+    print(f"\nIn second {PAUSE_AT + 1} of the second run the OTA answered 429 and asked for {PAUSE} s of silence. The whole fleet kept it.")
 
 
 def watch(ota, workers, pause_at=None):

@@ -24,8 +24,8 @@ pub struct Authority {
     certificate_path: PathBuf,
     bundle_path: PathBuf,
     issuer: Issuer<'static, KeyPair>,
-    /// What follows a leaf in a handshake: the signing certificate and those above it, without the root, which a client must
-    /// already have.
+    /// What follows a leaf in a handshake: the signing certificate and those above it, without the root, which a client
+    /// must already have.
     intermediates: Vec<CertificateDer<'static>>,
     validity: Validity,
     /// The common name of the signing certificate, where that is its whole subject.
@@ -33,15 +33,15 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Loads `ca.pem` and `ca.key` from `dir`, making the directory and the pair where there are none, and brings `bundle.pem` (the
-    /// system's roots and ours) up to date.
+    /// Loads `ca.pem` and `ca.key` from `dir`, making the directory and the pair where there are none, and brings
+    /// `bundle.pem` (the system's roots and ours) up to date.
     ///
-    /// The pair may be the operator's own. `ca.pem` then begins with the certificate that signs; further certificates are those above it,
-    /// up to the root. Two processes that start at once on one directory end up with one pair.
+    /// The pair may be the operator's own. `ca.pem` then begins with the certificate that signs; further certificates
+    /// are those above it, up to the root. Two processes that start at once on one directory end up with one pair.
     ///
     /// # Errors
-    /// When a file cannot be read or written, the two do not belong together, the certificate is no CA or not valid now, or
-    /// the key can be read by users other than the owner and its group.
+    /// When a file cannot be read or written, the two do not belong together, the certificate is no CA or not valid
+    /// now, or the key can be read by users other than the owner and its group.
     pub fn open(dir: &Path) -> Result<Self, CaError> {
         Self::open_at(dir, SystemTime::now())
     }
@@ -152,7 +152,8 @@ impl fmt::Debug for Authority {
     }
 }
 
-/// The key goes first: where this is cut short, what is left is refused with a hint rather than signed with something else.
+/// The key goes first: where this is cut short, what is left is refused with a hint rather than signed with something
+/// else.
 fn create(certificate_path: &Path, key_path: &Path, now: SystemTime) -> Result<(), CaError> {
     let key = KeyPair::generate().map_err(MintError::from)?;
     let params = certificate::authority(now, rand::random(), certificate::random_serial());
@@ -167,9 +168,9 @@ fn create(certificate_path: &Path, key_path: &Path, now: SystemTime) -> Result<(
     Ok(())
 }
 
-/// Refuses a key that every user of the machine may use rather than warn: whoever reads it can impersonate any site to every client
-/// that trusts us, and a warning in a log has never closed such a hole. The group is let be, for containers that mount
-/// secrets for one.
+/// Refuses a key that every user of the machine may use rather than warn: whoever reads it can impersonate any site to
+/// every client that trusts us, and a warning in a log has never closed such a hole. The group is let be, for
+/// containers that mount secrets for one.
 fn read_key(path: &Path) -> Result<KeyPair, CaError> {
     let unreadable = |source: io::Error| CaError::Read { path: path.to_owned(), source };
     let mut file = File::open(path).map_err(unreadable)?;
@@ -226,8 +227,8 @@ fn check_validity(
     }
 }
 
-/// `rcgen` keeps a subject as a map and loses what a map cannot hold, such as two organizational units. Clients look an issuer
-/// up by the bytes of its name, so such a leaf would verify nowhere; that is better told now.
+/// `rcgen` keeps a subject as a map and loses what a map cannot hold, such as two organizational units. Clients look an
+/// issuer up by the bytes of its name, so such a leaf would verify nowhere; that is better told now.
 fn reproduces_subject(issuer: &Issuer<'static, KeyPair>, certificate: &X509Certificate<'_>) -> Result<bool, MintError> {
     let probe = CertificateParams::default().signed_by(issuer.key(), issuer)?;
     let (_, parsed) = X509Certificate::from_der(probe.der()).map_err(|_| rcgen::Error::CouldNotParseCertificate)?;

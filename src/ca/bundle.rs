@@ -10,7 +10,8 @@ use super::files::{self, Readers};
 /// Writes `path` unless it already holds the system's roots and `ours`.
 ///
 /// Most clients' CA variables replace the roots rather than add to them, and hosts of no channel are tunnelled: their
-/// certificates must go on verifying. So the bundle holds the public roots as well, and is brought up to date at every start.
+/// certificates must go on verifying. So the bundle holds the public roots as well, and is brought up to date at every
+/// start.
 pub(super) fn refresh(path: &Path, ours: &[CertificateDer<'static>]) -> io::Result<()> {
     let bundle = render(&system_roots(), ours);
     match fs::read(path) {

@@ -38,8 +38,8 @@ impl Validity {
 
 /// The certificate of a new authority.
 ///
-/// `unique` makes its subject differ from that of every other installation: two authorities of one name and different keys
-/// confuse clients that trust both. There is no extendedKeyUsage, which would constrain what it may sign.
+/// `unique` makes its subject differ from that of every other installation: two authorities of one name and different
+/// keys confuse clients that trust both. There is no extendedKeyUsage, which would constrain what it may sign.
 pub(super) fn authority(now: SystemTime, unique: u64, serial: [u8; 16]) -> CertificateParams {
     let mut params = dated(Validity::of_authority(now), serial);
     params.distinguished_name.push(DnType::OrganizationName, "ota-pacer");
@@ -53,8 +53,8 @@ pub(super) fn authority(now: SystemTime, unique: u64, serial: [u8; 16]) -> Certi
 
 /// The certificate of an intercepted `host`, good for the differing name `sni` as well.
 ///
-/// `issuer_name` is the common name of the authority where that is its whole subject: a leaf of the same subject would look
-/// self-signed.
+/// `issuer_name` is the common name of the authority where that is its whole subject: a leaf of the same subject would
+/// look self-signed.
 pub(super) fn leaf(
     host: &Host,
     sni: Option<&Host>,
@@ -65,21 +65,22 @@ pub(super) fn leaf(
     let mut params = dated(validity, serial);
     params.subject_alt_names =
         [Some(host), sni].into_iter().flatten().map(alternative_name).collect::<Result<_, _>>()?;
-    // A common name is at most 64 characters (RFC 5280, ub-common-name), and some clients take 63 for the bound. Without one the
-    // subject is empty, and `rcgen` marks the alternative name critical as RFC 5280 section 4.2.1.6 then demands.
+    // A common name is at most 64 characters (RFC 5280, ub-common-name), and some clients take 63 for the bound.
+    // Without one the subject is empty, and `rcgen` marks the alternative name critical as RFC 5280 section 4.2.1.6
+    // then demands.
     if host.as_str().len() <= COMMON_NAME_MAX && issuer_name != Some(host.as_str()) {
         params.distinguished_name.push(DnType::CommonName, host.as_str());
     }
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    // Copied from the identifier stored in the authority's certificate, however that was computed. A leaf has no subject key
-    // identifier and no basicConstraints (`IsCa::NoCa` writes neither).
+    // Copied from the identifier stored in the authority's certificate, however that was computed. A leaf has no
+    // subject key identifier and no basicConstraints (`IsCa::NoCa` writes neither).
     params.use_authority_key_identifier_extension = true;
     Ok(params)
 }
 
-/// A positive serial of exactly 16 bytes with 126 random bits. `rcgen`'s own choice is a hash of the subject's key, which our leaves
-/// share: clients reject two certificates of one issuer with one serial.
+/// A positive serial of exactly 16 bytes with 126 random bits. `rcgen`'s own choice is a hash of the subject's key,
+/// which our leaves share: clients reject two certificates of one issuer with one serial.
 pub(super) fn random_serial() -> [u8; 16] {
     let mut serial: [u8; 16] = rand::random();
     serial[0] = serial[0] & 0x7f | 0x40;

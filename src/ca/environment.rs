@@ -4,15 +4,20 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::Authority;
 
-/// The URL under which clients on this machine reach a proxy that listens on `listen`.
-pub fn proxy_url(listen: SocketAddr) -> String {
-    // An unspecified address accepts from everywhere but is no destination.
+/// Where clients on this machine reach a socket that listens on `listen`: an unspecified address accepts from
+/// everywhere but is no destination.
+pub fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
-    format!("http://{}", SocketAddr::new(ip, listen.port()))
+    SocketAddr::new(ip, listen.port())
+}
+
+/// The URL of a proxy that listens on `listen`, for clients on this machine.
+pub fn proxy_url(listen: SocketAddr) -> String {
+    format!("http://{}", reachable(listen))
 }
 
 /// Name and value of every variable that some client family reads, for a proxy at the URL `proxy`.
@@ -24,9 +29,9 @@ pub fn variables(proxy: &str, authority: &Authority) -> Vec<(String, String)> {
     render(proxy, &ours, &bundle)
 }
 
-/// Completes `variables` with what `existing` already says under the same names, so that setting them loses nothing: Java options are
-/// added to, and an exception list known under one letter case is known under both. No exception is ever added: which hosts
-/// bypass the proxy is for its user to say.
+/// Completes `variables` with what `existing` already says under the same names, so that setting them loses nothing:
+/// Java options are added to, and an exception list known under one letter case is known under both. No exception is
+/// ever added: which hosts bypass the proxy is for its user to say.
 pub fn merge(variables: &mut Vec<(String, String)>, existing: impl Fn(&str) -> Option<String>) {
     for (name, value) in variables.iter_mut().filter(|(name, _)| name == JAVA) {
         if let Some(options) = existing(name).filter(|options| !options.trim().is_empty()) {
@@ -70,7 +75,8 @@ fn render(proxy: &str, ours: &str, bundle: &str) -> Vec<(String, String)> {
     variables
 }
 
-/// A JVM takes its proxy from system properties only. `None` when `proxy` is no `http://HOST:PORT`, which they cannot say.
+/// A JVM takes its proxy from system properties only. `None` when `proxy` is no `http://HOST:PORT`, which they cannot
+/// say.
 fn java_options(proxy: &str) -> Option<String> {
     let uri: http::Uri = proxy.parse().ok()?;
     let authority = uri.authority()?;

@@ -15,8 +15,8 @@ pub(super) enum Readers {
     Everyone,
 }
 
-/// Writes `path` under a temporary name beside it and renames it into place, so that a reader sees the old file or the new
-/// one. The permissions are given at creation: there is no moment at which somebody else could open a private file.
+/// Writes `path` under a temporary name beside it and renames it into place, so that a reader sees the old file or the
+/// new one. The permissions are given at creation: there is no moment at which somebody else could open a private file.
 pub(super) fn write(path: &Path, contents: &[u8], readers: Readers) -> io::Result<()> {
     let temporary = temporary_beside(path);
     let written = create(&temporary, readers)
@@ -32,8 +32,8 @@ pub(super) fn write(path: &Path, contents: &[u8], readers: Readers) -> io::Resul
     written
 }
 
-/// Holds the directory for this process until dropped, so that of two that start at once one makes the files and the other
-/// finds them made. The kernel lets go of it when a process dies, however it dies.
+/// Holds the directory for this process until dropped, so that of two that start at once one makes the files and the
+/// other finds them made. The kernel lets go of it when a process dies, however it dies.
 pub(super) fn lock(dir: &Path) -> io::Result<File> {
     let handle = File::open(dir)?;
     match handle.lock() {

@@ -19,8 +19,8 @@ use crate::config::host::Host;
 pub struct Leaves {
     authority: Authority,
     provider: Arc<CryptoProvider>,
-    /// One for all leaves of the process, and not the authority's: SChannel rejects a chain in which both are the same. Making one a
-    /// leaf would triple the cost of minting and protect nothing, since all of them live in this process.
+    /// One for all leaves of the process, and not the authority's: SChannel rejects a chain in which both are the same.
+    /// Making one a leaf would triple the cost of minting and protect nothing, since all of them live in this process.
     key: KeyPair,
     signer: Arc<dyn SigningKey>,
     tickets: Arc<dyn ProducesTickets>,
@@ -37,9 +37,9 @@ impl Leaves {
         Self::generate(authority).map_err(CaError::from)
     }
 
-    /// TLS settings for a client that asked for `host`: a leaf for it, also good for `sni` where that is another valid name, so that the
-    /// handshake succeeds and the mismatch can be answered in HTTP. TLS 1.2 and 1.3, HTTP/1.1 only, no early data, which could be
-    /// replayed.
+    /// TLS settings for a client that asked for `host`: a leaf for it, also good for `sni` where that is another valid
+    /// name, so that the handshake succeeds and the mismatch can be answered in HTTP. TLS 1.2 and 1.3, HTTP/1.1 only,
+    /// no early data, which could be replayed.
     ///
     /// # Errors
     /// When the authority has expired, or signing fails.
@@ -63,8 +63,8 @@ impl Leaves {
         if let Some(leaf) = self.minted.get(&names).filter(|leaf| now < leaf.renew_at) {
             return Ok(leaf.config);
         }
-        // Minting takes some 25 microseconds, less than the handshake that follows: it needs no thread of its own, and two clients that
-        // come at once may as well both do it.
+        // Minting takes some 25 microseconds, less than the handshake that follows: it needs no thread of its own, and
+        // two clients that come at once may as well both do it.
         let leaf = self.mint(&names, now)?;
         let config = leaf.config.clone();
         self.minted.insert(names, leaf);

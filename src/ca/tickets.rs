@@ -8,11 +8,11 @@ use crate::config::host::Host;
 
 /// One leaf's view of the tickets of the process.
 ///
-/// Clients that reconnect resume their session, which spares both sides the signature. The keys are shared by all leaves, so
-/// resumption survives a leaf's renewal or eviction and costs no memory a session. But a session must not cross hosts: what is
-/// resumed skips the certificate, and rustls compares the SNI alone, which is absent for addresses and may differ from the host that
-/// the client asked the proxy for. So the name is sealed into the ticket, and another host's ticket counts as none: the
-/// handshake is then simply a full one.
+/// Clients that reconnect resume their session, which spares both sides the signature. The keys are shared by all
+/// leaves, so resumption survives a leaf's renewal or eviction and costs no memory a session. But a session must not
+/// cross hosts: what is resumed skips the certificate, and rustls compares the SNI alone, which is absent for addresses
+/// and may differ from the host that the client asked the proxy for. So the name is sealed into the ticket, and another
+/// host's ticket counts as none: the handshake is then simply a full one.
 #[derive(Debug)]
 pub(super) struct HostTickets {
     shared: Arc<dyn ProducesTickets>,

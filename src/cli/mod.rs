@@ -1,7 +1,9 @@
 //! The command line.
 
 pub mod check;
+mod env;
 pub mod explain;
+mod run;
 pub mod schema;
 mod serve;
 
@@ -29,6 +31,8 @@ enum Command {
     Serve(serve::Serve),
     Check(check::Check),
     Explain(explain::Explain),
+    Env(env::Env),
+    Run(run::Run),
     Schema(schema::Schema),
 }
 
@@ -52,6 +56,8 @@ impl Cli {
             Command::Serve(serve) => serve.run(),
             Command::Check(check) => check.run(),
             Command::Explain(explain) => explain.run(),
+            Command::Env(env) => env.run(),
+            Command::Run(run) => run.run(),
             Command::Schema(schema) => schema.run(),
         }
     }

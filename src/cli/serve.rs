@@ -6,6 +6,7 @@ use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
+use super::env::sh_quoted;
 use crate::{
     app::{self, App},
     config::{self, Config},
@@ -63,10 +64,6 @@ async fn serve(config: Config) -> anyhow::Result<ExitCode> {
 
 /// One line to paste into a shell.
 fn exports(app: &App) -> String {
-    let assign = |(name, value): &(String, String)| format!(" {name}={}", quoted(value));
+    let assign = |(name, value): &(String, String)| format!(" {name}={}", sh_quoted(value));
     app.environment().iter().map(assign).fold("export".to_owned(), |line, assignment| line + &assignment)
-}
-
-fn quoted(value: &str) -> String {
-    format!("'{}'", value.replace('\'', r"'\''"))
 }

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -48,6 +48,7 @@ pub(super) struct Pause {
 pub(super) struct LaneState {
     pub(super) metrics: LaneMetrics,
     waiting: AtomicUsize,
+    gone: AtomicBool,
     seen: Mutex<Seen>,
 }
 
@@ -88,6 +89,7 @@ impl Lane {
         let state = Arc::new(LaneState {
             metrics,
             waiting: AtomicUsize::new(0),
+            gone: AtomicBool::new(false),
             seen: Mutex::new(Seen { view, held: 0, ends: None }),
         });
         tokio::spawn(Pump::new(store.clone(), Arc::clone(&group), Arc::clone(&state), inbox).run());
@@ -117,7 +119,7 @@ impl Lane {
             // The pump outlives every handle, this one included.
             drop(self.inner.messages.send(Message::Join(Waiter { arrived, deadline, verdict })));
             let told = timeout_at(give_up, told).await;
-            drop(place);
+            place.leave(told.is_ok());
             match told {
                 // This task may have been held up since: a stale slot is void.
                 Ok(Ok(Verdict::Slot { use_before })) if Instant::now() > use_before => {}
@@ -186,6 +188,11 @@ impl LaneState {
         self.waiting.load(Ordering::Relaxed)
     }
 
+    /// Whether somebody left the line untold since this was last asked.
+    pub(super) fn somebody_left(&self) -> bool {
+        self.gone.swap(false, Ordering::Relaxed)
+    }
+
     pub(super) fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -202,22 +209,224 @@ impl LaneState {
 }
 
 /// A request's place in the count of those that wait, left however the wait ends.
-struct Place<'a>(&'a LaneState);
+struct Place<'a> {
+    state: &'a LaneState,
+    told: bool,
+}
 
 impl<'a> Place<'a> {
     fn take(state: &'a LaneState) -> Self {
         state.waiting.fetch_add(1, Ordering::Relaxed);
         state.metrics.queue_depth.increment(1.0);
-        Self(state)
+        Self { state, told: false }
+    }
+
+    fn leave(mut self, told: bool) {
+        self.told = told;
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
-        self.0.metrics.queue_depth.decrement(1.0);
+        self.state.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.state.metrics.queue_depth.decrement(1.0);
+        if !self.told {
+            self.state.gone.store(true, Ordering::Relaxed);
+        }
     }
 }
 
 const SHORT: usize = 32;
 const ONE_CLAIM: Duration = Duration::from_millis(300);
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        task::JoinHandle,
+        time::{advance, sleep},
+    };
+
+    use super::*;
+    use crate::limiter::{bucket::LimitSpec, memory::MemoryStore, store::BucketSpec};
+
+    /// Ten a second, one at once, in a process of its own; time is paused, so that instants are exact.
+    fn lane() -> Lane {
+        let limit = LimitSpec { interval: 100_000.0, capacity: 1.0, starts_full: true };
+        let buckets = vec![BucketSpec { key: "bucket".to_owned(), limits: vec![limit] }];
+        let group = Arc::new(Group { buckets, line: "line".to_owned(), cost: 1.0 });
+        let (announce, _) = mpsc::unbounded_channel();
+        let store = Store::Memory(Arc::new(MemoryStore::new()));
+        Lane::open("test/lane".to_owned(), store, group, LaneMetrics::new("test", "lane"), announce)
+    }
+
+    /// Waits in a task and tells when it got its slot, in milliseconds from `start`.
+    fn wait(lane: &Lane, start: Instant, max_wait: Duration) -> JoinHandle<Result<u128, Refused>> {
+        let (lane, arrived) = (lane.clone(), Instant::now());
+        tokio::spawn(async move { lane.slot(arrived, max_wait).await.map(|()| (Instant::now() - start).as_millis()) })
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[tokio::test(start_paused = true)]
+    async fn slots_go_to_the_oldest_at_the_pace_of_the_limit() {
+        let (lane, start) = (lane(), Instant::now());
+        let mut waits = Vec::new();
+        for _ in 0..20 {
+            waits.push(wait(&lane, start, LONG));
+            tokio::task::yield_now().await;
+        }
+        for (place, wait) in waits.into_iter().enumerate() {
+            let at = wait.await.unwrap().unwrap();
+            let due = place as u128 * 100;
+            assert!((due..due + 5).contains(&at), "request {place} went at {at} ms");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_leaves_head_middle_or_tail_costs_nothing() {
+        let (lane, start) = (lane(), Instant::now());
+        let mut waits = Vec::new();
+        for _ in 0..10 {
+            waits.push(wait(&lane, start, LONG));
+            tokio::task::yield_now().await;
+        }
+        sleep(Duration::from_millis(50)).await;
+        for place in [1, 5, 9] {
+            waits[place].abort();
+        }
+        let mut went = Vec::new();
+        for wait in waits {
+            if let Ok(at) = wait.await {
+                went.push(at.unwrap() / 100);
+            }
+        }
+        assert_eq!(went, [0, 1, 2, 3, 4, 5, 6], "nobody waited for a slot of those who left");
+        assert_eq!(lane.state().waiting(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_older_request_that_returns_goes_before_younger_ones() {
+        let (lane, start) = (lane(), Instant::now());
+        let first = Instant::now();
+        lane.slot(first, LONG).await.unwrap();
+        sleep(Duration::from_millis(1)).await;
+        let young: Vec<_> = (0..5).map(|_| wait(&lane, start, LONG)).collect();
+        sleep(Duration::from_millis(10)).await;
+        lane.slot(first, LONG).await.unwrap();
+        assert_eq!((Instant::now() - start).as_millis() / 10, 10, "the next slot");
+        assert!(young.iter().all(|wait| !wait.is_finished()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_that_is_known_to_be_too_long_is_refused_at_once_with_the_true_wait() {
+        let (lane, start) = (lane(), Instant::now());
+        let waits: Vec<_> = (0..30).map(|_| wait(&lane, start, LONG)).collect();
+        sleep(Duration::from_millis(150)).await;
+        let asked = Instant::now();
+        let refused = lane.slot(asked, Duration::from_secs(1)).await;
+        assert_eq!(asked, Instant::now(), "at once");
+        let Err(Refused::TooLong { retry_after }) = refused else { panic!("{refused:?}") };
+        for wait in waits {
+            wait.await.unwrap().unwrap();
+        }
+        lane.slot(Instant::now(), LONG).await.unwrap();
+        let truth = (Instant::now() - asked).as_millis();
+        assert!((truth - 5..=truth).contains(&retry_after.as_millis()), "quoted {retry_after:?}, waited {truth} ms");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deadline_is_kept_even_when_the_quote_was_shorter() {
+        let (lane, start) = (lane(), Instant::now());
+        let waits: Vec<_> = (0..10).map(|_| wait(&lane, start, Duration::from_millis(450))).collect();
+        let mut went = 0;
+        for wait in waits {
+            match wait.await.unwrap() {
+                Ok(at) => {
+                    went += 1;
+                    assert!(at <= 450, "{at}");
+                }
+                Err(refused) => assert!(matches!(refused, Refused::TooLong { .. })),
+            }
+        }
+        assert_eq!(went, 5, "those whose turn came in time");
+        assert!((Instant::now() - start).as_millis() <= 450);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_holds_back_what_waits_and_what_comes_and_ends_without_a_burst() {
+        let (lane, start) = (lane(), Instant::now());
+        let mut waits: Vec<_> = (0..5).map(|_| wait(&lane, start, LONG)).collect();
+        sleep(Duration::from_millis(150)).await;
+        lane.pause(Duration::from_secs(2)).await;
+        lane.pause(Duration::from_secs(1)).await;
+        waits.extend((0..5).map(|_| wait(&lane, start, LONG)));
+        let mut went = Vec::new();
+        for wait in waits {
+            went.push(wait.await.unwrap().unwrap());
+        }
+        assert!(went[1] < 150, "before the pause");
+        for (place, at) in went[2..].iter().enumerate() {
+            let due = 2_150 + place as u128 * 100;
+            assert!((due..due + 5).contains(at), "request {place} after the pause went at {at} ms");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_longer_than_a_waiter_may_wait_refuses_it_at_once() {
+        let (lane, start) = (lane(), Instant::now());
+        let waits: Vec<_> = (0..3).map(|_| wait(&lane, start, Duration::from_secs(5))).collect();
+        sleep(Duration::from_millis(50)).await;
+        lane.pause(Duration::from_secs(7200)).await;
+        let mut refused = 0;
+        for wait in waits {
+            if let Err(Refused::TooLong { retry_after }) = wait.await.unwrap() {
+                refused += 1;
+                assert!(retry_after.as_secs() >= 7_199, "{retry_after:?}");
+            }
+        }
+        assert_eq!(refused, 2, "the first went before the pause");
+        assert!((Instant::now() - start).as_millis() < 100, "at once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slots_that_a_stopped_process_could_not_use_are_void() {
+        let (lane, start) = (lane(), Instant::now());
+        let waits: Vec<_> = (0..6).map(|_| wait(&lane, start, LONG)).collect();
+        sleep(Duration::from_millis(10)).await;
+        // Two slots are in hand, for 100 and 200 ms. The process stops, and wakes when both are stale.
+        advance(Duration::from_secs(5)).await;
+        let mut went = Vec::new();
+        for wait in waits {
+            went.push(wait.await.unwrap().unwrap());
+        }
+        went.sort_unstable();
+        assert_eq!(went[0], 0);
+        assert!(went[1] >= 5_010, "{went:?}");
+        assert!(went[1..].windows(2).all(|pair| pair[1] - pair[0] >= 99), "one at a time: {went:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_may_not_wait_gets_what_is_free_and_nothing_else() {
+        let (lane, start) = (lane(), Instant::now());
+        lane.slot(start, Duration::ZERO).await.unwrap();
+        for _ in 0..100 {
+            assert!(matches!(lane.slot(Instant::now(), Duration::ZERO).await, Err(Refused::TooLong { .. })));
+        }
+        sleep(Duration::from_millis(101)).await;
+        lane.slot(Instant::now(), Duration::ZERO).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ten_thousand_wait_and_go_in_order() {
+        let (lane, start) = (lane(), Instant::now());
+        let waits: Vec<_> = (0..10_000).map(|_| wait(&lane, start, LONG * 60)).collect();
+        let mut before = 0;
+        for wait in waits {
+            let at = wait.await.unwrap().unwrap();
+            assert!(at >= before);
+            before = at;
+        }
+        let due = 9_999 * 100;
+        assert!((due..due + 1_000).contains(&before), "nothing was lost: the last went at {before} ms");
+    }
+}

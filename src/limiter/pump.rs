@@ -66,6 +66,8 @@ pub(super) struct Pump {
     /// What the fleet's store last said is left to pay, by the instant of that question.
     debts: Option<(Instant, Vec<f64>)>,
     grace: Duration,
+    /// No waiter's deadline is earlier; `None` when nobody waits.
+    first_deadline: Option<Instant>,
 }
 
 struct Claimed {
@@ -96,6 +98,7 @@ impl Pump {
             rtt: FIRST_RTT,
             debts: None,
             grace,
+            first_deadline: None,
         }
     }
 
@@ -127,6 +130,8 @@ impl Pump {
             Message::Join(waiter) => {
                 let soon = if self.queue.len() <= self.held.len() { now } else { now + micros(HORIZON / 2.0) };
                 self.claim_at = self.claim_at.min(soon).max(now);
+                self.first_deadline =
+                    Some(self.first_deadline.map_or(waiter.deadline, |first| first.min(waiter.deadline)));
                 // Nearly always the youngest; a retried request is older and goes before.
                 let place =
                     self.queue.iter().rposition(|other| other.arrived <= waiter.arrived).map_or(0, |last| last + 1);
@@ -163,7 +168,9 @@ impl Pump {
         if self.claiming.is_some() || self.queue.len() <= self.held.len() || now < self.claim_time() {
             return;
         }
-        self.queue.retain(|waiter| !waiter.verdict.is_closed());
+        if self.state.somebody_left() {
+            self.queue.retain(|waiter| !waiter.verdict.is_closed());
+        }
         let Some(ages) = self.ages(now) else { return };
         let witness = match &self.debts {
             Some((asked, debts)) => {
@@ -228,9 +235,14 @@ impl Pump {
         seen.held = self.held.len();
         let view = seen.view.clone();
         drop(seen);
-        let retry_after = self.state.quote(now);
         let held = self.held.len();
+        let Some(last) = self.queue.len().checked_sub(held + 1) else { return };
+        if self.first_deadline.is_none_or(|first| now + view.wait(last, now) <= first) {
+            return;
+        }
+        let retry_after = self.state.quote(now);
         let mut place = 0;
+        self.first_deadline = None;
         self.queue.retain_mut(|waiter| {
             let hopeless = place >= held && now + view.wait(place - held, now) > waiter.deadline;
             if hopeless {
@@ -238,6 +250,8 @@ impl Pump {
                 let _left = verdict.send(Verdict::Refused(Refused::TooLong { retry_after }));
             } else {
                 place += 1;
+                self.first_deadline =
+                    Some(self.first_deadline.map_or(waiter.deadline, |first| first.min(waiter.deadline)));
             }
             !hopeless
         });

@@ -54,14 +54,15 @@ impl Connection {
         &self.origin
     }
 
-    /// Sends one HTTP/1.1 request, whose URI must be in origin-form, and returns the head of the answer as soon as it comes, even while the
-    /// request's body is still on its way. The spelling of header names is kept where the request's extensions carry it.
+    /// Sends one HTTP/1.1 request, whose URI must be in origin-form, and returns the head of the answer as soon as it
+    /// comes, even while the request's body is still on its way. The spelling of header names is kept where the
+    /// request's extensions carry it.
     ///
-    /// The connection goes back to the pool once both bodies have ended; dropping the answer's body before its end closes
-    /// it, as does dropping this future. An answer 101 leaves the connection to `hyper::upgrade::on`.
+    /// The connection goes back to the pool once both bodies have ended; dropping the answer's body before its end
+    /// closes it, as does dropping this future. An answer 101 leaves the connection to `hyper::upgrade::on`.
     ///
-    /// `upstream.response_timeout` runs from the last movement of the request to the head of the answer, so that a long upload is bounded
-    /// only once it stands still.
+    /// `upstream.response_timeout` runs from the last movement of the request to the head of the answer, so that a long
+    /// upload is bounded only once it stands still.
     ///
     /// # Errors
     /// See [`SendError`]: which side failed, and whether anything was written.
@@ -102,7 +103,8 @@ impl Connection {
         Self { parked: Some(parked), reused: true, context, origin }
     }
 
-    /// Parks the connection when hyper is ready for another request: both bodies have ended, and neither side asked to close.
+    /// Parks the connection when hyper is ready for another request: both bodies have ended, and neither side asked to
+    /// close.
     fn reclaim(&self, mut sender: Sender, response: &Response<Incoming>) {
         let headers = response.headers();
         if response.body().is_end_stream() && sender.is_ready() {
@@ -114,7 +116,8 @@ impl Connection {
         // Counted from the end of the exchange, when the origin starts its own clock.
         let idle = reusable_until(Instant::now(), self.context.idle, headers) - Instant::now();
         tokio::spawn(async move {
-            // An error means closed or upgraded. Until then the handle must live: hyper takes its loss for the end of the connection.
+            // An error means closed or upgraded. Until then the handle must live: hyper takes its loss for the end of
+            // the connection.
             if sender.ready().await.is_ok() {
                 pool.park(origin, Parked { sender, until: Instant::now() + idle });
             }

@@ -61,8 +61,8 @@ async fn resolve(host: &Host, port: u16) -> Result<Vec<SocketAddr>, ConnectError
     Ok(addresses)
 }
 
-/// RFC 8305 section 4: the families take turns, beginning with the one the resolver prefers, so that a family that leads nowhere costs
-/// one delay and not one for each of its addresses.
+/// RFC 8305 section 4: the families take turns, beginning with the one the resolver prefers, so that a family that
+/// leads nowhere costs one delay and not one for each of its addresses.
 fn alternate(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let preferred = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (first, second): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| address.is_ipv6() == preferred);
@@ -75,8 +75,8 @@ fn alternate(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     ordered
 }
 
-/// RFC 8305 section 5: starts the next attempt when one fails or has been silent for a while, and takes the first that succeeds. The
-/// error is that of the attempt that failed last.
+/// RFC 8305 section 5: starts the next attempt when one fails or has been silent for a while, and takes the first that
+/// succeeds. The error is that of the attempt that failed last.
 async fn race(addresses: Vec<SocketAddr>) -> Result<TcpStream, (SocketAddr, io::Error)> {
     if let [address] = *addresses {
         return connect(address).await.map_err(|error| (address, error));
@@ -103,7 +103,8 @@ async fn race(addresses: Vec<SocketAddr>) -> Result<TcpStream, (SocketAddr, io::
 
 async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address).await?;
-    // A request is written in two parts, and Nagle would hold the second back until the first is acknowledged, 40 ms later.
+    // A request is written in two parts, and Nagle would hold the second back until the first is acknowledged, 40 ms
+    // later.
     stream.set_nodelay(true)?;
     // A peer that vanished without a word is noticed before a tunnel or a slow answer has waited for hours.
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_INTERVAL);

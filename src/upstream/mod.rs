@@ -1,7 +1,8 @@
 //! Connections to origins: resolved, connected, verified, pooled, and used for one request at a time.
 //!
-//! A pool of our own over hyper's HTTP/1.1 connections, because a paced request needs to know what a ready-made client hides: that a
-//! connection is there *before* the slot is taken, whether it was used before, and whether anything was written when it fails.
+//! A pool of our own over hyper's HTTP/1.1 connections, because a paced request needs to know what a ready-made client
+//! hides: that a connection is there *before* the slot is taken, whether it was used before, and whether anything was
+//! written when it fails.
 
 mod connection;
 mod dial;
@@ -93,7 +94,8 @@ impl Upstream {
     /// A connection ready to send on: an idle one to the same origin, or a fresh one.
     ///
     /// # Errors
-    /// When the origin cannot be reached or trusted within `upstream.connect_timeout`; the error says during which step.
+    /// When the origin cannot be reached or trusted within `upstream.connect_timeout`; the error says during which
+    /// step.
     pub async fn checkout(&self, origin: &Origin) -> Result<Connection, ConnectError> {
         match self.context.pool.take(origin) {
             Some(parked) => Ok(Connection::reuse(parked, origin.clone(), self.context.clone())),

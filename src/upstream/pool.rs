@@ -20,8 +20,8 @@ pub(super) struct Parked {
     pub(super) until: Instant,
 }
 
-/// The idle connections of all origins: bounded in time and number, last in first out, so that a burst's extra connections age and
-/// go.
+/// The idle connections of all origins: bounded in time and number, last in first out, so that a burst's extra
+/// connections age and go.
 pub(super) struct Pool {
     idle: Mutex<Idle>,
 }
@@ -54,7 +54,8 @@ impl Pool {
         None
     }
 
-    /// Keeps a connection for reuse. Beyond the bounds the oldest of its origin goes, or, when other origins fill the pool, itself.
+    /// Keeps a connection for reuse. Beyond the bounds the oldest of its origin goes, or, when other origins fill the
+    /// pool, itself.
     pub(super) fn park(self: &Arc<Self>, origin: Origin, parked: Parked) {
         // A connection may be dropped after its runtime, which has then closed it.
         let Ok(runtime) = Handle::try_current() else { return };
@@ -99,8 +100,8 @@ impl Pool {
     }
 }
 
-/// Until when a connection may be reused that falls idle at `now`, given the origin's `Keep-Alive` header. An origin that names its own
-/// limit is left a margin: a request that crosses the close on its way is lost.
+/// Until when a connection may be reused that falls idle at `now`, given the origin's `Keep-Alive` header. An origin
+/// that names its own limit is left a margin: a request that crosses the close on its way is lost.
 pub(super) fn reusable_until(now: Instant, idle: Duration, headers: &http::HeaderMap) -> Instant {
     let announced = headers.get_all("keep-alive").iter().filter_map(|value| value.to_str().ok()).find_map(timeout);
     now + announced.map_or(idle, |announced| idle.min(announced.saturating_sub(CLOSE_MARGIN)))

@@ -1,4 +1,5 @@
 //! What clients hold against a certificate, and what operators do to the files.
+#![expect(clippy::unwrap_used, reason = "a test fails where its helpers do")]
 
 use std::{
     fs,
@@ -157,6 +158,21 @@ async fn an_operators_own_authority_is_used_as_it_is() {
     let (_, leaf) = X509Certificate::from_der(&leaf).unwrap();
     assert_eq!(key_identifier(&leaf, Identifier::Authority).unwrap(), [1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(fs::read(dir.path().join("ca.pem")).unwrap(), before);
+}
+
+#[tokio::test]
+async fn a_leaf_of_the_authoritys_own_name_does_not_look_self_signed() {
+    let dir = tempfile::tempdir().unwrap();
+    openssl(
+        dir.path(),
+        "req -x509 -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem -days 365 \
+         -subj /CN=ota.example -addext keyUsage=critical,keyCertSign",
+    );
+    private(dir.path());
+    let leaf = leaf_for(&leaves(dir.path()), dir.path(), "ota.example").await;
+    openssl_accepts(dir.path(), std::slice::from_ref(&leaf), &host_of("ota.example"));
+    let (_, leaf) = X509Certificate::from_der(&leaf).unwrap();
+    assert_ne!(leaf.subject(), leaf.issuer());
 }
 
 #[tokio::test]

@@ -1,6 +1,12 @@
 //! However many workers and proxies there are, the OTA sees one client that keeps its limit and uses it.
 
-use crate::support::{mock_ota::MockOta, proxy::Proxy, proxy::Settings, redis::Redis, worker::Worker};
+use crate::support::{
+    mock_ota::{Arrival, MockOta},
+    proxy::Proxy,
+    proxy::Settings,
+    redis::Redis,
+    worker::Worker,
+};
 
 #[test]
 fn two_proxies_on_one_redis_keep_one_limit_over_tls() {
@@ -44,19 +50,24 @@ fn assert_paced(ota: &MockOta, ota_url: &str, fleet: &[Proxy], seconds: u64) {
     }
 
     let arrivals = ota.arrivals(PATH);
+    let throttled = arrivals.iter().filter(|arrival| arrival.status == 429).count();
+    assert_eq!(throttled, 0, "the OTA never had to say 429");
     assert_eq!(arrivals.len() as u64, answered, "each request is sent once");
-    assert!(arrivals.iter().all(|arrival| arrival.status == 200), "the OTA never had to say 429");
     assert!(arrivals.iter().all(|arrival| arrival.body_bytes > 0), "bodies arrive");
     assert!(arrivals.iter().all(|arrival| arrival.credential == "hotel-machine"), "credentials arrive as they were");
     let excess = ota.worst_excess(PATH, RATE, CAPACITY);
     assert!(excess <= JITTER, "a window held {excess} more than {CAPACITY} + {RATE}/s");
 
-    // A worker lasts `seconds` from its own start, so up to the end of the first one there are always requests waiting.
-    let first = arrivals.first().expect("workers send").at_us;
-    let window = (seconds - 1) as f64;
-    let used = arrivals.iter().filter(|arrival| (arrival.at_us - first) as f64 <= window * 1e6).count() as f64;
+    // While the workers start there may be too few to spend a full bucket, so the best window of the length is looked for.
+    // It begins by the time that the last one has started, and ends before the first one has ended.
+    let window = (seconds - STARTING) as f64;
+    let within = |start: &Arrival| {
+        let end = start.at_us as f64 + window * 1e6;
+        arrivals.iter().filter(|arrival| arrival.at_us >= start.at_us && arrival.at_us as f64 <= end).count()
+    };
+    let used = arrivals.iter().map(within).max().expect("workers send") as f64;
     let allowance = f64::from(CAPACITY) + RATE * window;
-    assert!(used >= 0.95 * allowance, "{used} of {allowance} were used in {window} s");
+    assert!(used >= 0.95 * allowance, "no {window} s had more than {used} of the {allowance} allowed");
 }
 
 fn settings(ota: &MockOta) -> Settings {
@@ -70,6 +81,9 @@ fn ota_limit() -> String {
 
 const PATH: &str = "/hotels/xml/availability";
 const WORKERS: usize = 6;
+
+/// In seconds: what a dozen of Python processes take to start.
+const STARTING: u64 = 4;
 const RATE: f64 = 20.0;
 const CAPACITY: u32 = 40;
 

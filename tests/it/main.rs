@@ -8,6 +8,7 @@ mod fleet_outage;
 mod fleet_pause;
 mod fleet_rate;
 mod layers;
+mod limiter;
 mod limiter_script;
 mod mock_ota;
 mod proxy_fidelity;

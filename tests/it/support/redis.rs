@@ -32,6 +32,16 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// Sends one inline command and returns what came back within a moment.
+    #[track_caller]
+    pub(crate) fn command(&self, line: &str) -> String {
+        let mut stream = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))).expect("redis accepts");
+        stream.write_all(format!("{line}\r\nQUIT\r\n").as_bytes()).expect("a command is sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("redis answers, then closes");
+        answer
+    }
+
     /// Ends it at once; what it held is lost.
     pub(crate) fn kill(&mut self) {
         self.process.kill();

@@ -1,0 +1,287 @@
+//! One suite over both stores: what the limiter promises holds in this process and across a fleet on Redis.
+
+use std::{sync::Arc, time::Duration};
+
+use ota_pacer::{
+    config::{self, Config},
+    limiter::{Lane, Limiter, Refused},
+};
+use tokio::time::{Instant, timeout};
+
+use crate::support::redis::Redis;
+
+/// Runs a test on the in-process store with one instance, and on a real Redis with two.
+macro_rules! over_both_stores {
+    ($($test:ident),* $(,)?) => {
+        mod in_process {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test(super::Fleet::in_process().await).await;
+            })*
+        }
+        mod on_redis {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $test() {
+                super::$test(super::Fleet::on_redis().await).await;
+            })*
+        }
+    };
+}
+
+over_both_stores!(
+    no_window_holds_more_than_the_limit,
+    a_pause_holds_for_every_instance_and_ends_without_a_burst,
+    credentials_have_buckets_of_their_own,
+    a_channel_limit_is_shared_by_its_endpoints,
+    a_quote_is_true_and_told_at_once,
+    what_nobody_waits_for_any_more_is_not_spent,
+);
+
+async fn no_window_holds_more_than_the_limit(fleet: Fleet) {
+    let start = Instant::now();
+    let mut waits = Vec::new();
+    for place in 0..100 {
+        let lane = fleet.lane(place, "fast", "user");
+        waits.push(tokio::spawn(async move {
+            lane.slot(Instant::now(), LONG).await.unwrap();
+            Instant::now()
+        }));
+    }
+    let mut sent = Vec::new();
+    for wait in waits {
+        sent.push(wait.await.unwrap());
+    }
+    assert_within(&mut sent, 50.0, 10.0);
+    // 100 requests, 10 at once, then 50 a second: no request waits longer than it must, within reason.
+    assert!(start.elapsed() >= Duration::from_millis(1_780), "{:?}", start.elapsed());
+}
+
+async fn a_pause_holds_for_every_instance_and_ends_without_a_burst(fleet: Fleet) {
+    let lane = fleet.lane(0, "fast", "user");
+    lane.slot(Instant::now(), LONG).await.unwrap();
+    let mut waits = Vec::new();
+    for place in 0..60 {
+        let lane = fleet.lane(place, "fast", "user");
+        waits.push(tokio::spawn(async move {
+            lane.slot(Instant::now(), LONG).await.unwrap();
+            Instant::now()
+        }));
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let before = Instant::now();
+    lane.pause(PAUSE).await;
+    let known = Instant::now();
+    let other = fleet.lane(0, "slow", "user");
+    timeout(PAUSE / 2, other.slot(Instant::now(), LONG)).await.expect("other buckets go on").unwrap();
+    let mut after = Vec::new();
+    for wait in waits {
+        let at = wait.await.unwrap();
+        // The notice of a pause takes a moment to reach the other instances.
+        assert!(
+            at < known + Duration::from_millis(100) || at >= before + PAUSE,
+            "sent {:?} into the pause",
+            at - before
+        );
+        if at >= before + PAUSE {
+            after.push(at);
+        }
+    }
+    assert!(after.len() > 20, "the pause came too late to be a test");
+    assert_within(&mut after, 50.0, 1.0);
+}
+
+async fn credentials_have_buckets_of_their_own(fleet: Fleet) {
+    for user in ["one", "two", "three"] {
+        fleet.lane(0, "slow", user).slot(Instant::now(), Duration::ZERO).await.unwrap();
+        let again = fleet.lane(1, "slow", user).slot(Instant::now(), Duration::ZERO).await;
+        assert!(matches!(again, Err(Refused::TooLong { .. })), "{again:?}");
+    }
+}
+
+async fn a_channel_limit_is_shared_by_its_endpoints(fleet: Fleet) {
+    let free = |endpoint| {
+        let lane = fleet.lane_of("shared", 0, endpoint, "user");
+        async move { lane.slot(Instant::now(), Duration::ZERO).await.is_ok() }
+    };
+    assert!(free("a").await && free("b").await, "two for the channel");
+    assert!(!free("a").await && !free("b").await, "spent for both");
+    assert!(fleet.lane_of("shared", 1, "other", "user").slot(Instant::now(), Duration::ZERO).await.is_err());
+}
+
+async fn a_quote_is_true_and_told_at_once(fleet: Fleet) {
+    let lane = fleet.lane(0, "slow", "user");
+    lane.slot(Instant::now(), LONG).await.unwrap();
+    let asked = Instant::now();
+    let Err(Refused::TooLong { retry_after }) = lane.slot(asked, Duration::from_millis(100)).await else {
+        panic!("the next slot is two seconds off")
+    };
+    assert!(retry_after > Duration::from_millis(1_500) && retry_after <= Duration::from_secs(2), "{retry_after:?}");
+    lane.slot(Instant::now(), LONG).await.unwrap();
+    assert!(asked.elapsed() >= retry_after, "quoted {retry_after:?}, went after {:?}", asked.elapsed());
+}
+
+async fn what_nobody_waits_for_any_more_is_not_spent(fleet: Fleet) {
+    let lane = fleet.lane(0, "slow", "user");
+    lane.slot(Instant::now(), LONG).await.unwrap();
+    for _ in 0..20 {
+        let gone = lane.slot(Instant::now(), LONG);
+        assert!(timeout(Duration::from_millis(10), gone).await.is_err(), "the next slot is two seconds off");
+    }
+    let Err(Refused::TooLong { retry_after }) = lane.slot(Instant::now(), Duration::ZERO).await else {
+        panic!("the next slot is more than a second off")
+    };
+    assert!(retry_after <= Duration::from_secs(2), "{retry_after:?}: those who left still count");
+}
+
+#[tokio::test]
+async fn without_redis_requests_are_refused_passed_or_paced_as_configured() {
+    let nowhere = "redis://127.0.0.1:9";
+    let open =
+        |outage: &'static str| async move { Limiter::open(&parse(&config(Some(nowhere), outage))).await.unwrap() };
+    let closed = open("closed").await;
+    assert!(!closed.is_usable());
+    let refused = lane(&closed, "booking_com", "fast", "user").slot(Instant::now(), LONG).await;
+    assert_eq!(refused, Err(Refused::StoreClosed));
+
+    let unpaced = open("open").await;
+    assert!(unpaced.is_usable());
+    for _ in 0..50 {
+        lane(&unpaced, "booking_com", "slow", "user").slot(Instant::now(), LONG).await.unwrap();
+    }
+
+    let local = open("local, expected_instances: 5").await;
+    let (start, mut sent) = (Instant::now(), Vec::new());
+    let lane = lane(&local, "booking_com", "fast", "user");
+    for _ in 0..10 {
+        lane.slot(Instant::now(), LONG).await.unwrap();
+        sent.push(Instant::now());
+    }
+    assert!(
+        sent[0] - start >= Duration::from_millis(100),
+        "the first waits too: what the fleet sent before is not known"
+    );
+    assert_within(&mut sent, 10.0, 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_forgets_its_scripts_costs_no_request_anything() {
+    let redis = Redis::start();
+    let limiter = Limiter::open(&parse(&config(Some(&redis.url()), "closed"))).await.unwrap();
+    let lane = lane(&limiter, "booking_com", "fast", "user");
+    for _ in 0..20 {
+        redis.command("SCRIPT FLUSH");
+        lane.slot(Instant::now(), LONG).await.unwrap();
+    }
+    assert_eq!(limiter.mode(), "redis");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_loses_its_buckets_gives_no_second_burst() {
+    let redis = Redis::start();
+    let limiter = Limiter::open(&parse(&config(Some(&redis.url()), "closed"))).await.unwrap();
+    let lane = lane(&limiter, "booking_com", "fast", "user");
+    let mut sent = Vec::new();
+    for place in 0..60 {
+        if place % 5 == 0 {
+            redis.command("FLUSHALL");
+        }
+        lane.slot(Instant::now(), LONG).await.unwrap();
+        sent.push(Instant::now());
+    }
+    assert_within(&mut sent, 50.0, 11.5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn credentials_reach_redis_only_as_hashes() {
+    let redis = Redis::start();
+    let limiter = Limiter::open(&parse(&config(Some(&redis.url()), "closed"))).await.unwrap();
+    let lane = lane(&limiter, "booking_com", "fast", "machine-account-7");
+    lane.slot(Instant::now(), LONG).await.unwrap();
+    lane.pause(Duration::from_millis(10)).await;
+    let keys = redis.command("KEYS *");
+    assert!(keys.contains("bkt:{booking_com:") && keys.contains("}:fast"), "{keys}");
+    assert!(!keys.contains("machine-account-7"), "{keys}");
+}
+
+/// Instances of one fleet: one on its own, or two on a Redis.
+struct Fleet {
+    instances: Vec<Limiter>,
+    config: Config,
+    _redis: Option<Redis>,
+}
+
+impl Fleet {
+    async fn in_process() -> Self {
+        let config = parse(&config(None, ""));
+        Self { instances: vec![Limiter::open(&config).await.unwrap()], config, _redis: None }
+    }
+
+    async fn on_redis() -> Self {
+        let redis = Redis::start();
+        let config = parse(&config(Some(&redis.url()), "closed"));
+        let instances = vec![Limiter::open(&config).await.unwrap(), Limiter::open(&config).await.unwrap()];
+        Self { instances, config, _redis: Some(redis) }
+    }
+
+    /// The lane in the instance whose turn it is.
+    fn lane(&self, turn: usize, endpoint: &str, user: &str) -> Lane {
+        self.lane_of("booking_com", turn, endpoint, user)
+    }
+
+    fn lane_of(&self, channel: &str, turn: usize, endpoint: &str, user: &str) -> Lane {
+        lane_in(&self.config, &self.instances[turn % self.instances.len()], channel, endpoint, user)
+    }
+}
+
+fn lane(limiter: &Limiter, channel: &str, endpoint: &str, user: &str) -> Lane {
+    lane_in(&parse(&config(None, "")), limiter, channel, endpoint, user)
+}
+
+fn lane_in(config: &Config, limiter: &Limiter, channel: &str, endpoint: &str, user: &str) -> Lane {
+    let channel = config.channels.iter().find(|known| known.name == channel).unwrap();
+    let endpoint = channel.endpoints.iter().find(|known| known.name == endpoint).map(Arc::clone);
+    limiter.lane(channel, endpoint.as_ref(), Some(user.as_bytes())).unwrap()
+}
+
+fn parse(yaml: &str) -> Config {
+    config::parse("test.yaml", yaml, |_| None).unwrap()
+}
+
+fn config(redis: Option<&str>, outage: &str) -> String {
+    let redis = redis.map_or(String::new(), |url| format!("redis: {{ url: '{url}', on_outage: {outage} }}\n"));
+    format!(
+        "listen: 127.0.0.1:0\n{redis}\
+         channels:\n\
+         \x20 booking_com:\n\
+         \x20   hosts: [ota.test]\n\
+         \x20   endpoints:\n\
+         \x20     fast: {{ match: {{ path: /fast }}, limits: [{{ rate: 50/s, capacity: 10 }}] }}\n\
+         \x20     slow: {{ match: {{ path: /slow }}, limits: [{{ rate: 0.5/s, capacity: 1 }}] }}\n\
+         \x20 shared:\n\
+         \x20   hosts: [shared.test]\n\
+         \x20   limits: [{{ rate: 1/h, capacity: 2 }}]\n\
+         \x20   endpoints:\n\
+         \x20     a: {{ match: {{ path: /a }}, limits: [{{ rate: 100/s, capacity: 100 }}] }}\n\
+         \x20     b: {{ match: {{ path: /b }} }}\n"
+    )
+}
+
+/// Asserts that every window holds at most `capacity` + `rate` · its length, and what the grace of a slot adds.
+#[track_caller]
+fn assert_within(sent: &mut [Instant], rate: f64, capacity: f64) {
+    sent.sort_unstable();
+    // A slot may be used up to 10 ms late, or a quarter of the interval; then this task has to run.
+    let grace = (1.0 / rate / 4.0).clamp(0.010, 0.050) + TASK;
+    for first in 0..sent.len() {
+        for last in first..sent.len() {
+            let held = (last - first + 1) as f64;
+            let allowed = capacity + rate * ((sent[last] - sent[first]).as_secs_f64() + grace);
+            assert!(held <= allowed, "{held} in {:?}, {allowed} allowed", sent[last] - sent[first]);
+        }
+    }
+}
+
+const LONG: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_secs(2);
+/// Seconds between a slot and the clock being read after it, on a busy machine.
+const TASK: f64 = 0.050;
