@@ -47,7 +47,7 @@ impl Shared {
 pub(super) struct Downstream {
     shared: Arc<Shared>,
     /// Inside a tunnel: where that leads, and how.
-    tunnel: Option<(Authority, Scheme)>,
+    tunnel: Option<Arc<(Authority, Scheme)>>,
     phase: Phase,
 }
 
@@ -59,7 +59,7 @@ impl Downstream {
 
     /// The connection inside a tunnel that came through this one.
     pub(super) fn inside(&self, authority: Authority, scheme: Scheme) -> Self {
-        Self { shared: self.shared.clone(), tunnel: Some((authority, scheme)), phase: Phase::default() }
+        Self { shared: self.shared.clone(), tunnel: Some(Arc::new((authority, scheme))), phase: Phase::default() }
     }
 
     /// Serves HTTP/1 on `io`. Once a shutdown begins, the request under way is finished and the connection closed.
@@ -100,7 +100,7 @@ impl Downstream {
 
     /// Where the tunnel leads that this connection is in, and how.
     pub(super) fn tunnel(&self) -> Option<(&Authority, Scheme)> {
-        self.tunnel.as_ref().map(|(authority, scheme)| (authority, *scheme))
+        self.tunnel.as_deref().map(|(authority, scheme)| (authority, *scheme))
     }
 
     /// What follows on this connection is no HTTP.

@@ -63,7 +63,8 @@ struct Exchange<'a> {
     origin: Origin,
     head: Head,
     body: Replay<Incoming>,
-    /// The client sends its body only once it is asked to.
+    /// The client sends its body only once it is asked to, which reading it does. That waits for the slot; until then
+    /// nobody notices if the client leaves.
     expects_continue: bool,
     /// The client's side of an upgrade, where it asks for one.
     upgrade: Option<OnUpgrade>,
@@ -217,7 +218,7 @@ impl<'a> Exchange<'a> {
             }
             let is_safe =
                 if error.written { is_reused && losses == 0 && self.is_repeatable() } else { losses < MOST_LOSSES };
-            if !is_safe || self.body.copy() == Copy::TooLarge {
+            if !is_safe || self.body.is_lost() {
                 let refusal = Refusal::send(&error);
                 return Err(if error.written { Failure::Sent(refusal) } else { Failure::Unsent(refusal) });
             }

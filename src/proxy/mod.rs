@@ -1,6 +1,6 @@
 //! The data plane: takes requests from clients, holds them until they may go, and brings the answers back.
 //!
-//! A connection starts in [`downstream`]; a CONNECT becomes a [`tunnel`]; every request is an [`exchange`].
+//! A connection starts in `downstream`; a CONNECT becomes a `tunnel`; every request is an `exchange`.
 
 mod answer;
 mod client_io;

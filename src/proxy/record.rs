@@ -98,3 +98,52 @@ impl Drop for Record {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+
+    use super::*;
+    use crate::proxy::metrics::Metrics;
+
+    fn recorded(request: impl FnOnce(Record)) -> String {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let handle: PrometheusHandle = recorder.handle();
+        let metrics = metrics::with_local_recorder(&recorder, || Metrics::new(&[]));
+        request(Record::new(metrics.unmatched().clone()));
+        let rendered = handle.render();
+        let counted =
+            rendered.lines().filter(|line| line.starts_with("ota_pacer_requests_total") && line.ends_with(" 1"));
+        counted.map(|line| line.split("outcome=").nth(1).unwrap_or_default().to_owned()).collect()
+    }
+
+    #[test]
+    fn a_request_counts_as_what_became_of_it() {
+        assert_eq!(recorded(drop), "\"client_gone\"} 1");
+        assert_eq!(recorded(|mut record| record.answer(StatusCode::OK, Outcome::Answered)), "\"client_gone\"} 1");
+        let answered = recorded(|mut record| {
+            record.answer(StatusCode::OK, Outcome::Answered);
+            record.complete();
+        });
+        assert_eq!(answered, "\"answered\"} 1");
+        let broken = recorded(|mut record| {
+            record.answer(StatusCode::OK, Outcome::Answered);
+            record.broken();
+        });
+        assert_eq!(broken, "\"answer_broken\"} 1");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn holds_add_up() {
+        let mut record = Record::new(Metrics::new(&[]).unmatched().clone());
+        for seconds in [2, 3] {
+            record.hold();
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            // Held already: the first begin counts.
+            record.hold();
+            record.release();
+            tokio::time::advance(Duration::from_secs(7)).await;
+        }
+        assert_eq!(record.waited(), Duration::from_secs(5));
+    }
+}

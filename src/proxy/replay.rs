@@ -73,6 +73,11 @@ where
         }
     }
 
+    /// Its beginning is gone: it cannot be sent again.
+    pub(super) fn is_lost(&self) -> bool {
+        lock(&self.shared).is_lost
+    }
+
     /// The client broke off in the middle of the body.
     pub(super) fn is_broken(&self) -> bool {
         lock(&self.shared).is_broken
@@ -373,7 +378,7 @@ mod tests {
         drop(feed);
         assert_eq!(drain(replay.send().unwrap()), ("abcdefghi".into(), Some(Ok(()))));
         assert_eq!(replay.copy(), Copy::TooLarge);
-        assert!(replay.send().is_none());
+        assert!(replay.is_lost() && replay.send().is_none());
     }
 
     #[test]

