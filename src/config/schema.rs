@@ -1,7 +1,7 @@
 //! The configuration file as written: its keys and their documentation.
 //!
 //! These types are the one list of keys. The JSON Schema for editors is generated from them, and the loader takes from them
-//! which keys a section may have ([`keys`]). They hold no values; the validated ones are in [`super::model`].
+//! which keys a section may have (`keys`). They hold no values; the validated ones are in [`super::model`].
 #![expect(dead_code, reason = "the types are read through their schema, never constructed")]
 
 use std::{borrow::Cow, collections::BTreeMap};

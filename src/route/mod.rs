@@ -78,7 +78,7 @@ impl Router {
     }
 
     /// Matches one request by its target and its final head. The path is compared in the form of
-    /// [`normalize`](crate::config::path::normalize); the query and headers only yield the credential.
+    /// [`normalize`](crate::config::path::normalize()); the query and headers only yield the credential.
     pub fn route(
         &self,
         host: &Host,
