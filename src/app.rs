@@ -195,6 +195,7 @@ fn status(limiter: &Limiter, started: Instant) -> serde_json::Value {
                 "oldest_wait_seconds": lane.oldest_wait.as_secs_f64(),
                 "pause_remaining_seconds": lane.pause.as_secs_f64(),
                 "tokens": lane.tokens,
+                "adaptive_rate": lane.adaptive_rate,
             })
         })
         .collect();

@@ -15,11 +15,11 @@ use tracing::{error, warn};
 use crate::config::model::{OnOutage, Redis};
 
 use super::{
-    bucket::LimitSpec,
-    memory::{self, MemoryStore},
+    bucket::{Level, LimitSpec},
+    claim::{BucketSpec, Claim, Grant, Group, StoreError},
+    memory::MemoryStore,
     metrics::StoreMetrics,
     redis::{Failure, RedisStore, UrlError},
-    store::{BucketSpec, Claim, Grant, Group, Level, StoreError},
 };
 
 /// Redis, and what to do without it.
@@ -47,11 +47,11 @@ impl FleetStore {
     ///
     /// # Errors
     /// When the URL of the configuration cannot be used.
-    pub fn new(config: &Redis, instance: String) -> Result<Self, UrlError> {
+    pub fn new(config: &Redis) -> Result<Self, UrlError> {
         let metrics = StoreMetrics::new();
         metrics.mode("redis");
         Ok(Self {
-            redis: RedisStore::new(config, instance)?,
+            redis: RedisStore::new(config)?,
             share: MemoryStore::new(),
             on_outage: config.on_outage,
             instances: f64::from(config.expected_instances.get()),
@@ -104,7 +104,7 @@ impl FleetStore {
         match answer {
             Ok(answer) => {
                 self.succeeded();
-                Ok(memory::grant(&claim, answer, true))
+                Ok(Grant::new(&claim, answer, true))
             }
             Err(failure) => {
                 self.failed(failure);
@@ -208,8 +208,9 @@ impl FleetStore {
         let Some(recovered_at) = recovered_at else { return };
         let since = recovered_at.elapsed().as_secs_f64() * 1e6;
         for (witness, limit) in claim.witness.iter_mut().zip(claim.group.limits()) {
-            let spent = (limit.capacity - claim.group.cost) * limit.interval - since;
-            *witness = witness.max(spent);
+            if let LimitSpec::Bucket { interval, capacity, .. } = limit {
+                *witness = witness.max((capacity - claim.group.cost) * interval - since);
+            }
         }
     }
 
@@ -228,20 +229,30 @@ impl FleetStore {
         self.share_of_cost(bucket, 1.0)
     }
 
-    /// rate / instances with no burst, starting empty: what the fleet spent just before is not known here.
     fn share_of_cost(&self, bucket: &BucketSpec, cost: f64) -> BucketSpec {
-        let share = |limit: &LimitSpec| LimitSpec {
-            interval: limit.interval * self.instances,
-            capacity: cost,
-            starts_full: false,
-        };
-        BucketSpec { key: bucket.key.clone(), limits: bucket.limits.iter().map(share).collect() }
+        let limits = bucket.limits.iter().map(|limit| share(limit, self.instances, cost)).collect();
+        BucketSpec { key: bucket.key.clone(), limits }
+    }
+}
+
+/// One of so many instances' share of a limit, with no burst, starting empty: what the fleet spent just before is not known.
+fn share(limit: &LimitSpec, instances: f64, cost: f64) -> LimitSpec {
+    match *limit {
+        LimitSpec::Bucket { interval, .. } => {
+            LimitSpec::Bucket { interval: interval * instances, capacity: cost, starts_full: false, adaptive: None }
+        }
+        // Whole requests only: where the share is less than one, one in as many windows.
+        LimitSpec::Window { count, per, margin, .. } => {
+            let share = (count / instances).floor().max(cost);
+            LimitSpec::Window { count: share, per: per * (share * instances / count).max(1.0), margin, is_clock: false }
+        }
+        LimitSpec::Concurrent { most } => LimitSpec::Concurrent { most: (most / instances).floor() },
     }
 }
 
 /// Everybody at once: `on_outage: open`.
 fn unlimited(claim: &Claim) -> Grant {
-    let levels = claim.group.limits().map(|spec| Level { debt: 0.0, spec: *spec }).collect();
+    let levels = claim.group.limits().map(|spec| (Level { level: 0.0, more: 0.0 }, *spec)).collect();
     Grant { slots: vec![Duration::ZERO; claim.ages.count()], levels, ..Grant::default() }
 }
 

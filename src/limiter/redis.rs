@@ -11,10 +11,7 @@ use fred::{
         Builder, Client, ClientLike, Config, Error, ErrorKind, EventInterface, LuaInterface, PubsubInterface,
         ReconnectPolicy,
     },
-    types::{
-        Value,
-        config::{ReconnectError, TcpConfig, UnresponsiveConfig},
-    },
+    types::config::{ReconnectError, TcpConfig, UnresponsiveConfig},
     util::sha1_hash,
 };
 use secrecy::ExposeSecret;
@@ -24,7 +21,8 @@ use crate::config::model::Redis;
 
 use super::{
     bucket::Answer,
-    store::{BucketSpec, Claim, HORIZON, lead},
+    claim::{BucketSpec, Claim},
+    wire::{self, Notice},
 };
 
 /// The Redis of a fleet.
@@ -35,18 +33,8 @@ pub struct RedisStore {
     claim: Script,
     pause: Script,
     rejoin: Script,
-    pauses_channel: String,
+    notices: String,
     rejoin_key: String,
-    instance: String,
-}
-
-/// A pause that some instance of the fleet announced.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PauseNotice {
-    /// The bucket.
-    pub key: String,
-    /// How long it stays paused, from the moment the notice was sent.
-    pub wait: Duration,
 }
 
 /// Why Redis did not do as asked.
@@ -83,7 +71,7 @@ impl RedisStore {
     ///
     /// # Errors
     /// When the URL cannot be used.
-    pub fn new(config: &Redis, instance: String) -> Result<Self, UrlError> {
+    pub fn new(config: &Redis) -> Result<Self, UrlError> {
         // fred's message may quote the URL, and with it the password: only the kind of the error is shown.
         let broken = |error: Error| UrlError(error.kind().to_str().to_lowercase());
         let builder = builder(config).map_err(broken)?;
@@ -93,9 +81,8 @@ impl RedisStore {
             claim: Script::new(CLAIM),
             pause: Script::new(PAUSE),
             rejoin: Script::new(REJOIN),
-            pauses_channel: format!("{}:pauses", config.prefix),
+            notices: format!("{}:notices", config.prefix),
             rejoin_key: format!("{}:rejoin", config.prefix),
-            instance,
         })
     }
 
@@ -104,7 +91,7 @@ impl RedisStore {
         drop(self.client.connect());
         drop(self.subscriber.connect());
         drop(self.subscriber.manage_subscriptions());
-        let (subscriber, channel) = (self.subscriber.clone(), self.pauses_channel.clone());
+        let (subscriber, channel) = (self.subscriber.clone(), self.notices.clone());
         tokio::spawn(async move {
             // The client resubscribes by itself after this first time; until then it has nothing to remember.
             while subscriber.subscribe(channel.as_str()).await.is_err() {
@@ -124,42 +111,9 @@ impl RedisStore {
     /// # Errors
     /// When the outcome is unknown: the claim must not be replayed.
     pub async fn claim(&self, claim: &Claim) -> Result<Answer, Failure> {
-        let group = &claim.group;
-        let mut keys: Vec<&str> = group.buckets.iter().map(|bucket| bucket.key.as_str()).collect();
-        keys.push(&group.line);
-        let points = claim.ages.arrivals();
-        let mut args = vec![
-            text(HORIZON),
-            text(lead(group)),
-            text(claim.rtt),
-            self.instance.clone(),
-            text(group.cost),
-            claim.ages.count().to_string(),
-            points.len().to_string(),
-        ];
-        args.extend(points.iter().copied().map(text));
-        let mut witness = claim.witness.iter();
-        for bucket in &group.buckets {
-            args.push(bucket.limits.len().to_string());
-            for limit in &bucket.limits {
-                args.push(text(limit.interval));
-                args.push(text(limit.capacity));
-                args.push(u8::from(limit.starts_full).to_string());
-                args.push(text(witness.next().copied().unwrap_or(0.0)));
-            }
-        }
+        let (keys, args) = wire::claim(claim, &self.notices);
         let reply: Vec<i64> = self.call(&self.claim, keys, args).await?;
-        let debts = 3 + claim.witness.len();
-        if reply.len() < debts {
-            return Err(Failure::Refused);
-        }
-        Ok(Answer {
-            next: reply[0] as f64,
-            pause: reply[1] as f64,
-            others: usize::try_from(reply[2]).unwrap_or(0),
-            debts: reply[3..debts].iter().map(|debt| *debt as f64).collect(),
-            slots: reply[debts..].iter().map(|slot| *slot as f64).collect(),
-        })
+        wire::answer(claim, &reply).ok_or(Failure::Refused)
     }
 
     /// Pauses a bucket for at least `wait` from now and tells the fleet.
@@ -167,12 +121,8 @@ impl RedisStore {
     /// # Errors
     /// When the outcome is unknown. Pausing again is harmless.
     pub async fn pause(&self, bucket: &BucketSpec, wait: Duration) -> Result<(), Failure> {
-        let mut args = vec![text(wait.as_secs_f64() * 1e6), self.pauses_channel.clone()];
-        for limit in &bucket.limits {
-            args.push(text(limit.interval));
-            args.push(text(limit.capacity));
-        }
-        self.call::<i64>(&self.pause, vec![&bucket.key], args).await.map(drop)
+        let (keys, args) = wire::pause(bucket, wait, &self.notices);
+        self.call::<i64>(&self.pause, keys, args).await.map(drop)
     }
 
     /// How long until the fleet paces through Redis again, now that it takes writes again; `settle` unless an instance
@@ -182,7 +132,7 @@ impl RedisStore {
     /// When Redis does not take writes.
     pub async fn rejoin(&self, settle: Duration) -> Result<Duration, Failure> {
         let args = vec![settle.as_millis().to_string()];
-        let left: u64 = self.call(&self.rejoin, vec![&self.rejoin_key], args).await?;
+        let left: u64 = self.call(&self.rejoin, vec![self.rejoin_key.clone()], args).await?;
         Ok(Duration::from_millis(left))
     }
 
@@ -191,16 +141,16 @@ impl RedisStore {
         drop(self.client.force_reconnection().await);
     }
 
-    /// The pauses that the instances of the fleet announce, this one included.
-    pub fn pauses(&self) -> Pauses {
-        Pauses(self.subscriber.message_rx())
+    /// What the instances of the fleet announce, this one included.
+    pub fn notices(&self) -> Notices {
+        Notices(self.subscriber.message_rx())
     }
 
     /// Calls a script. Where Redis has forgotten it, its text goes along in a second trip; the first did nothing.
     async fn call<R: fred::types::FromValue>(
         &self,
         script: &Script,
-        keys: Vec<&str>,
+        keys: Vec<String>,
         args: Vec<String>,
     ) -> Result<R, Failure> {
         if !self.client.is_connected() {
@@ -215,17 +165,17 @@ impl RedisStore {
     }
 }
 
-/// The pauses that the fleet announces.
+/// What the fleet announces.
 #[derive(Debug)]
-pub struct Pauses(Receiver<fred::types::Message>);
+pub struct Notices(Receiver<fred::types::Message>);
 
-impl Pauses {
+impl Notices {
     /// The next notice; `None` when the store is gone.
-    pub async fn next(&mut self) -> Option<PauseNotice> {
+    pub async fn next(&mut self) -> Option<Notice> {
         loop {
             match self.0.recv().await {
                 Ok(message) => {
-                    if let Some(notice) = notice(&message.value) {
+                    if let Some(notice) = message.value.as_str().and_then(|text| wire::notice(&text)) {
                         return Some(notice);
                     }
                 }
@@ -285,17 +235,6 @@ fn failure(error: Error) -> Failure {
         }
         _ => Failure::Refused,
     }
-}
-
-/// `<microseconds> <key>`, as `lua/pause.lua` publishes it.
-fn notice(value: &Value) -> Option<PauseNotice> {
-    let text = value.as_str()?;
-    let (wait, key) = text.split_once(' ')?;
-    Some(PauseNotice { key: key.to_owned(), wait: Duration::from_micros(wait.parse().ok()?) })
-}
-
-fn text(number: f64) -> String {
-    number.to_string()
 }
 
 const CLAIM: &str = include_str!("../../lua/claim.lua");
