@@ -104,11 +104,12 @@ pub(super) fn limit(limit: &Limit) -> (String, String) {
             (format!("{rate}{adaptive}"), format!("{capacity}{start}"))
         }
         LimitKind::Window { count, per, window } => {
-            let window = match window {
-                Window::Sliding => "any",
-                Window::Clock => "each (clock, UTC)",
+            let per = humantime::format_duration(per);
+            let rate = match window {
+                Window::Sliding => format!("{count} in any {per}"),
+                Window::Clock => format!("{count} in each {per} of the clock"),
             };
-            (format!("{count} in {window} {}", humantime::format_duration(per)), count.to_string())
+            (rate, count.to_string())
         }
         LimitKind::Concurrent { most } => ("any".to_owned(), format!("{most} under way")),
     }
@@ -117,7 +118,7 @@ pub(super) fn limit(limit: &Limit) -> (String, String) {
 /// What tells the buckets of a limit apart, as in the file.
 pub(super) fn key(limit: &Limit) -> String {
     let parts: Vec<String> = limit.key.iter().map(ToString::to_string).collect();
-    if parts.is_empty() { "one bucket for all".to_owned() } else { parts.join(" + ") }
+    if parts.is_empty() { "none".to_owned() } else { parts.join(" + ") }
 }
 
 fn table(channel: &Channel) -> Table {

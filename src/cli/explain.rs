@@ -183,8 +183,10 @@ fn taken(found: &Match, bucket: &str, one: &Limit, cost: u32) -> String {
         LimitKind::Concurrent { .. } => (1, capacity),
     };
     let mut line = format!("takes       {cost} from {}/{bucket}: {allows}", found.channel.name);
-    if one.key != [KeyPart::Credential] {
-        write!(line, ", key {}", key(one)).expect("a String takes every write");
+    if one.key.is_empty() {
+        line.push_str(", one bucket for all");
+    } else if one.key != [KeyPart::Credential] {
+        write!(line, ", by key {}", key(one)).expect("a String takes every write");
         let missing = one.key.iter().filter(|part| **part != KeyPart::Credential && found.value(part).is_none());
         let missing: Vec<String> = missing.map(|part| format!("`{part}`")).collect();
         if !missing.is_empty() {
