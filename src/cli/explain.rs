@@ -6,11 +6,11 @@ use anyhow::{Context as _, bail, ensure};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use crate::{
-    cli::check::{credential, limit, rule},
+    cli::check::{credential, key, limit, rule},
     config::{
         self, Config,
         host::Host,
-        model::{Credential, Limit, UnmatchedHost, UnmatchedPath},
+        model::{Credential, KeyPart, Limit, LimitKind, UnmatchedHost, UnmatchedPath},
         path::normalize,
     },
     route::{Match, Route, Router, Verdict},
@@ -133,7 +133,7 @@ pub fn explanation(config: &Config, request: &Request) -> String {
 }
 
 fn matched(config: &Config, found: &Match) -> Vec<String> {
-    let Match { channel, endpoint, credential: value } = found;
+    let Match { channel, endpoint, credential: value, .. } = found;
     let mut lines = vec![format!("channel     {}", channel.name)];
     lines.push(match endpoint {
         Some(endpoint) => format!("endpoint    {} ({})", endpoint.name, rule(&endpoint.matcher)),
@@ -152,21 +152,48 @@ fn matched(config: &Config, found: &Match) -> Vec<String> {
     if endpoint.is_none() && config.unmatched.path == UnmatchedPath::Refuse {
         return lines;
     }
-    let cost = endpoint.as_ref().map_or(1, |endpoint| endpoint.cost.get());
+    let policy = found.policy();
+    let sent = format!("sent at most {} times", policy.retry.attempts);
+    if endpoint.as_ref().is_some_and(|endpoint| endpoint.exempt) {
+        lines.push("takes       nothing: the endpoint is exempt, from the channel's limits too".to_owned());
+        lines.push(format!("waits       for nothing, {sent}"));
+        return lines;
+    }
     let own = endpoint.iter().flat_map(|endpoint| endpoint.limits.iter().map(|limit| (endpoint.name.as_str(), limit)));
     let limits: Vec<(&str, &Limit)> = channel.limits.iter().map(|limit| ("*", limit)).chain(own).collect();
-    for (bucket, one) in &limits {
-        let (rate, capacity) = limit(one);
-        lines.push(format!("takes       {cost} from {}/{bucket}: rate {rate}, capacity {capacity}", channel.name));
-    }
+    let cost = endpoint.as_ref().map_or(1, |endpoint| endpoint.cost.get());
+    lines.extend(limits.iter().map(|(bucket, limit)| taken(found, bucket, limit, cost)));
     if limits.is_empty() {
         lines.push("takes       nothing: no limit holds".to_owned());
     }
-    let policy = found.policy();
-    let mut waits = format!("waits       at most {}", humantime::format_duration(policy.max_wait));
-    write!(waits, ", sent at most {} times", policy.retry.attempts).expect("a String takes every write");
-    lines.push(waits);
+    let max_wait = humantime::format_duration(policy.max_wait);
+    lines.push(format!("waits       at most {max_wait}, in a line of at most {}, {sent}", policy.max_queue));
+    if !limits.is_empty() {
+        lines.push(format!("class       named by `{}`: `interactive` or `batch`", config.priority.header));
+    }
     lines
+}
+
+/// What a request takes from one limit, and from which of its buckets.
+fn taken(found: &Match, bucket: &str, one: &Limit, cost: u32) -> String {
+    let (rate, capacity) = limit(one);
+    let (cost, allows) = match one.kind {
+        LimitKind::TokenBucket { .. } => (cost, format!("rate {rate}, capacity {capacity}")),
+        LimitKind::Window { .. } => (cost, rate),
+        LimitKind::Concurrent { .. } => (1, capacity),
+    };
+    let mut line = format!("takes       {cost} from {}/{bucket}: {allows}", found.channel.name);
+    if one.key.is_empty() {
+        line.push_str(", one bucket for all");
+    } else if one.key != [KeyPart::Credential] {
+        write!(line, ", by key {}", key(one)).expect("a String takes every write");
+        let missing = one.key.iter().filter(|part| **part != KeyPart::Credential && found.value(part).is_none());
+        let missing: Vec<String> = missing.map(|part| format!("`{part}`")).collect();
+        if !missing.is_empty() {
+            write!(line, " (this request has no {})", missing.join(", ")).expect("a String takes every write");
+        }
+    }
+    line
 }
 
 fn reason(verdict: Verdict) -> &'static str {
