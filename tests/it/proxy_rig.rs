@@ -270,6 +270,9 @@ channels:
       fast:
         match: { path: '/fast/**' }
         limits: [{ rate: 1000/s, capacity: 1000 }]
+      steady:
+        match: { path: '/steady/**' }
+        limits: [{ rate: 1/s, capacity: 1 }]
       slow:
         match: { path: '/slow/**' }
         limits: [{ rate: 20/min, capacity: 1 }]
