@@ -11,6 +11,7 @@ mod layers;
 mod limiter;
 mod limiter_script;
 mod mock_ota;
+mod proxy_concurrency;
 mod proxy_fidelity;
 mod proxy_lifetime;
 mod proxy_preference;

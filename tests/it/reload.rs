@@ -37,6 +37,19 @@ fn a_hangup_brings_new_limits_and_keeps_what_was_spent() {
 }
 
 #[test]
+fn a_changed_limit_holds_at_once() {
+    let ota = MockOta::start(&[]);
+    let settings = Settings::for_ota(&ota).defaults("max_wait: 100ms");
+    let proxy = settings.clone().endpoint("rooms", ROOMS, "1000/s", 1000).start();
+    assert_eq!([ROOMS; 3].map(|path| ask(&proxy, &ota, path)), [200; 3]);
+    proxy.rewrite(&settings.endpoint("rooms", ROOMS, "1/h", 1));
+    proxy.signal("HUP");
+    wait_for("it is reloaded", PATIENCE, || (reloads(&proxy).0 >= 1.0).then_some(()));
+    let answered = [ROOMS; 3].map(|path| ask(&proxy, &ota, path)).into_iter().filter(|status| *status == 200).count();
+    assert!(answered <= 1, "{answered} of 3 within a bucket of 1");
+}
+
+#[test]
 fn a_request_under_way_survives_a_reload() {
     let ota = MockOta::start(&[]);
     ota.set(json!({ "latency_ms": 1500 }));
