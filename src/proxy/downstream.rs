@@ -17,7 +17,7 @@ use super::{
     target::Authority,
     tunnel,
 };
-use crate::upstream::Scheme;
+use crate::{config::model::Class, upstream::Scheme};
 
 /// What the connections of one listener share.
 #[derive(Debug)]
@@ -46,9 +46,20 @@ impl Shared {
 #[derive(Debug, Clone)]
 pub(super) struct Downstream {
     shared: Arc<Shared>,
-    /// Inside a tunnel: where that leads, and how.
-    tunnel: Option<Arc<(Authority, Scheme)>>,
+    /// The tunnel that the connection is in.
+    tunnel: Option<Arc<Tunnel>>,
     phase: Phase,
+}
+
+/// A tunnel whose requests are read here.
+#[derive(Debug)]
+pub(super) struct Tunnel {
+    /// Where it leads.
+    pub(super) authority: Authority,
+    /// How.
+    pub(super) scheme: Scheme,
+    /// The class that its CONNECT named, for requests that name none.
+    pub(super) class: Option<Class>,
 }
 
 impl Downstream {
@@ -58,8 +69,8 @@ impl Downstream {
     }
 
     /// The connection inside a tunnel that came through this one.
-    pub(super) fn inside(&self, authority: Authority, scheme: Scheme) -> Self {
-        Self { shared: self.shared.clone(), tunnel: Some(Arc::new((authority, scheme))), phase: Phase::default() }
+    pub(super) fn inside(&self, tunnel: Tunnel) -> Self {
+        Self { shared: self.shared.clone(), tunnel: Some(Arc::new(tunnel)), phase: Phase::default() }
     }
 
     /// Serves HTTP/1 on `io`. Once a shutdown begins, the request under way is finished and the connection closed.
@@ -98,9 +109,9 @@ impl Downstream {
         &self.shared.shutdown
     }
 
-    /// Where the tunnel leads that this connection is in, and how.
-    pub(super) fn tunnel(&self) -> Option<(&Authority, Scheme)> {
-        self.tunnel.as_deref().map(|(authority, scheme)| (authority, *scheme))
+    /// The tunnel that this connection is in.
+    pub(super) fn tunnel(&self) -> Option<&Tunnel> {
+        self.tunnel.as_deref()
     }
 
     /// What follows on this connection is no HTTP.

@@ -13,9 +13,11 @@ use tokio::{
 use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
 use super::{
+    Rules,
     answer::Answer,
-    downstream::Downstream,
+    downstream::{Downstream, Tunnel},
     metrics::Outcome,
+    preference,
     record::Record,
     relay::relay,
     respond::{self, Refusal},
@@ -23,21 +25,24 @@ use super::{
     target::{self, Authority},
 };
 use crate::{
-    config::model::{Channel, UnmatchedHost},
+    config::model::{Channel, Class, UnmatchedHost},
     upstream::Scheme,
 };
 
 /// Answers a CONNECT: 200 once the tunnel leads somewhere, or why it does not, and then the connection closes.
 pub(super) async fn open(client: &Downstream, mut request: Request<Incoming>) -> Response<Answer> {
     let upgrade = hyper::upgrade::on(&mut request);
+    let rules = client.proxy().rules();
     let authority = match destination(client, &request) {
         Ok(authority) => authority,
-        Err(refusal) => return refused(unmatched(client), refusal),
+        Err(refusal) => return refused(unmatched(&rules), refusal),
     };
-    let channel = client.proxy().router.channel(&authority.host, authority.port).cloned();
-    match channel {
-        Some(channel) => open_intercepted(client, upgrade, authority, channel),
-        None => open_blind(client, upgrade, authority).await,
+    let Some(channel) = rules.router.channel(&authority.host, authority.port) else {
+        return open_blind(client, &rules, upgrade, authority).await;
+    };
+    match preference::take_class(request.headers_mut(), &rules.settings.priority_header) {
+        Ok(class) => open_intercepted(client, upgrade, authority, channel.clone(), class),
+        Err(error) => refused(unmatched(&rules), Refusal::preference(&error)),
     }
 }
 
@@ -58,25 +63,25 @@ fn open_intercepted(
     upgrade: OnUpgrade,
     authority: Authority,
     channel: Arc<Channel>,
+    class: Option<Class>,
 ) -> Response<Answer> {
     let inner = client.clone();
     client.leave_http();
     client.spawn(async move {
         // A client gone before its 200 is no event.
         let Ok(upgraded) = upgrade.await else { return };
-        intercept(&inner, TokioIo::new(upgraded), authority, &channel).await;
+        intercept(&inner, TokioIo::new(upgraded), authority, &channel, class).await;
     });
     respond::established()
 }
 
 /// Dials first, so that a host that cannot be reached shows as what it is, and a server that speaks first is heard.
-async fn open_blind(client: &Downstream, upgrade: OnUpgrade, authority: Authority) -> Response<Answer> {
-    let proxy = client.proxy();
-    let mut record = unmatched(client);
-    if proxy.settings.unmatched.host == UnmatchedHost::Refuse {
+async fn open_blind(client: &Downstream, rules: &Rules, upgrade: OnUpgrade, authority: Authority) -> Response<Answer> {
+    let mut record = unmatched(rules);
+    if rules.settings.unmatched.host == UnmatchedHost::Refuse {
         return refused(record, Refusal::unmatched_host());
     }
-    let origin = match proxy.upstream.dial(&authority.host, authority.port).await {
+    let origin = match rules.upstream.dial(&authority.host, authority.port).await {
         Ok(origin) => origin,
         Err(error) => return refused(record, Refusal::connect(&error)),
     };
@@ -84,7 +89,7 @@ async fn open_blind(client: &Downstream, upgrade: OnUpgrade, authority: Authorit
         return refused(record, Refusal::own_address());
     }
     client.leave_http();
-    let (tunnel, shutdown) = (proxy.metrics.tunnel(), client.shutdown().clone());
+    let (tunnel, shutdown) = (rules.metrics.tunnel(), client.shutdown().clone());
     client.spawn(async move {
         let _tunnel = tunnel;
         let Ok(upgraded) = upgrade.await else { return };
@@ -99,7 +104,7 @@ async fn open_blind(client: &Downstream, upgrade: OnUpgrade, authority: Authorit
 }
 
 /// Serves what the client sends through a tunnel to a configured host.
-async fn intercept<I>(client: &Downstream, io: I, authority: Authority, channel: &Channel)
+async fn intercept<I>(client: &Downstream, io: I, authority: Authority, channel: &Channel, class: Option<Class>)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -109,21 +114,23 @@ where
         () = client.shutdown().cancelled() => return,
     };
     let Ok(Ok(Some((protocol, io)))) = sniffed else { return };
+    // The first byte may have been long in coming.
+    let rules = client.proxy().rules();
     match protocol {
-        Protocol::Http => client.inside(authority, Scheme::Http).serve(io).await,
+        Protocol::Http => client.inside(Tunnel { authority, scheme: Scheme::Http, class }).serve(io).await,
         Protocol::Tls => match terminate(client, io, &authority).await {
-            Ok(tls) => client.inside(authority, Scheme::Https).serve(tls).await,
+            Ok(tls) => client.inside(Tunnel { authority, scheme: Scheme::Https, class }).serve(tls).await,
             Err(error) => {
-                client.proxy().metrics.interception_failed(channel);
+                rules.metrics.interception_failed(channel);
                 let hint = "the client must trust the proxy's `ca.pem`; see `ota-pacer env`";
                 tracing::warn!(channel = channel.name, %error, hint, "a client did not accept the intercepted connection");
             }
         },
         Protocol::Opaque => {
-            client.proxy().metrics.interception_failed(channel);
+            rules.metrics.interception_failed(channel);
             tracing::warn!(channel = channel.name, "a tunnel carries neither TLS nor HTTP: relayed unpaced");
-            let Ok(origin) = client.proxy().upstream.dial(&authority.host, authority.port).await else { return };
-            let _tunnel = client.proxy().metrics.tunnel();
+            let Ok(origin) = rules.upstream.dial(&authority.host, authority.port).await else { return };
+            let _tunnel = rules.metrics.tunnel();
             if let Err(error) = relay(io, origin, client.shutdown()).await {
                 tracing::debug!(%error, "tunnel ended");
             }
@@ -162,8 +169,8 @@ fn refused(mut record: Record, refusal: Refusal) -> Response<Answer> {
     refusal.closing().into_response().map(|body| body.recorded(record))
 }
 
-fn unmatched(client: &Downstream) -> Record {
-    Record::new(client.proxy().metrics.unmatched().clone())
+fn unmatched(rules: &Rules) -> Record {
+    Record::new(rules.metrics.unmatched().clone())
 }
 
 fn has_body(headers: &HeaderMap) -> bool {

@@ -41,11 +41,16 @@ impl Rig {
 
     /// With more lines of configuration.
     pub(crate) async fn with(more: &str) -> Self {
+        Self::with_endpoints(more, "").await
+    }
+
+    /// With more lines of configuration, and more endpoints of the channel, indented as those.
+    pub(crate) async fn with_endpoints(more: &str, endpoints: &str) -> Self {
         // Another test of this process may have been first.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let directory = TempDir::new().unwrap();
         let ca = directory.path().join("ca");
-        let text = format!("listen: 127.0.0.1:0\nca: {{ dir: '{}' }}\n{more}\n{CHANNELS}", ca.display());
+        let text = format!("listen: 127.0.0.1:0\nca: {{ dir: '{}' }}\n{more}\n{CHANNELS}{endpoints}", ca.display());
         let config = config::parse("test.yaml", &text, |_| None).unwrap_or_else(|errors| panic!("{errors}"));
         let proxy = Proxy::new(
             &config,
@@ -270,6 +275,9 @@ channels:
       fast:
         match: { path: '/fast/**' }
         limits: [{ rate: 1000/s, capacity: 1000 }]
+      steady:
+        match: { path: '/steady/**' }
+        limits: [{ rate: 1/s, capacity: 1 }]
       slow:
         match: { path: '/slow/**' }
         limits: [{ rate: 20/min, capacity: 1 }]

@@ -15,7 +15,7 @@ pub(crate) struct Proxy {
     address: SocketAddr,
     admin: SocketAddr,
     directory: TempDir,
-    _process: Process,
+    process: Process,
 }
 
 /// A configuration in the making. The channel `booking_com` holds `localhost`, told apart by the Basic user.
@@ -105,7 +105,7 @@ impl Settings {
         let stderr = process.stderr().clone();
         let address = process.wait_for_line(&stderr, "`proxy listening`", |line| listening(line, "proxy listening"));
         let admin = process.wait_for_line(&stderr, "`admin listening`", |line| listening(line, "admin listening"));
-        Proxy { address, admin, directory, _process: process }
+        Proxy { address, admin, directory, process }
     }
 }
 
@@ -131,6 +131,31 @@ impl Proxy {
     /// The system's roots and its CA.
     pub(crate) fn bundle_file(&self) -> PathBuf {
         self.directory.path().join("ca/bundle.pem")
+    }
+
+    /// Replaces its configuration, as an operator would: by one that is whole from the first moment.
+    #[track_caller]
+    pub(crate) fn rewrite(&self, settings: &Settings) {
+        self.rewrite_text(&settings.yaml(self.directory.path()));
+    }
+
+    /// Like [`Proxy::rewrite`], with any text.
+    #[track_caller]
+    pub(crate) fn rewrite_text(&self, text: &str) {
+        let fresh = self.directory.path().join("fresh.yaml");
+        std::fs::write(&fresh, text).expect("a config is written");
+        std::fs::rename(&fresh, self.config_file()).expect("a config is replaced");
+    }
+
+    /// Sends a signal by its name, such as `HUP`.
+    #[track_caller]
+    pub(crate) fn signal(&self, signal: &str) {
+        self.process.signal(signal);
+    }
+
+    /// What it has logged so far.
+    pub(crate) fn log(&self) -> String {
+        self.process.stderr().text()
     }
 
     #[track_caller]
