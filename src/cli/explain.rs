@@ -9,7 +9,7 @@ use crate::{
     cli::check::{credential, limit, rule},
     config::{
         self, Config,
-        host::Host,
+        host::{self, Host},
         model::{Credential, Limit, UnmatchedHost, UnmatchedPath},
         path::normalize,
     },
@@ -78,6 +78,7 @@ impl Request {
         let host =
             Host::parse(url.host().unwrap_or_default()).context("the address has no host that can be matched")?;
         let path_and_query = url.path_and_query().cloned().unwrap_or_else(|| http::uri::PathAndQuery::from_static("/"));
+        let named = url.authority().map(host::port).transpose().context("the address cannot be matched")?;
         let mut map = HeaderMap::new();
         for header in headers {
             // The header may hold a password: it is not repeated in the error.
@@ -87,7 +88,7 @@ impl Request {
             ensure!(parsed.is_some(), "a header could not be read\n\nhint: write it as `-H 'Name: value'`");
             map.extend(parsed.map(|(name, value)| (Some(name), value)));
         }
-        Ok(Self { method, scheme, host, port: url.port_u16().unwrap_or(port), path_and_query, headers: map })
+        Ok(Self { method, scheme, host, port: named.flatten().unwrap_or(port), path_and_query, headers: map })
     }
 }
 
