@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::proxy_rig::{Origin, Reply, Rig, field, ok, status};
+use tokio::net::TcpListener;
+
+use super::proxy_rig::{Origin, Reply, Rig, Wire, field, ok, status};
 
 fn throttled(fields: &str) -> Reply {
     Reply::Answer(format!("HTTP/1.1 429 Slow Down\r\nX-Ota: yes\r\n{fields}Content-Length: 4\r\n\r\nslow"))
@@ -66,6 +68,23 @@ async fn an_answer_from_the_head_alone_waits_for_the_rest_of_the_body() {
     }
     client.send(body).await;
     assert_eq!(status(&client.head().await), 200);
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_follow_its_early_answer_leaves_nothing_open() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let rig = Rig::start().await;
+    let request = post(port, "fast", "abc").replace("Connection: close\r\n", "");
+    let mut client = rig.connect().await;
+    client.send(&request[..request.len() - 3]).await;
+    let mut origin = Wire::new(listener.accept().await.unwrap().0);
+    origin.head().await;
+    origin.send("HTTP/1.1 429 Slow Down\r\nRetry-After: 0\r\nContent-Length: 4\r\n\r\nslow").await;
+    assert_eq!(status(&client.head().await), 429, "without its body it cannot be sent again");
+    client.send("abc").await;
+    assert_eq!(client.rest().await, "slow");
+    assert_eq!(origin.rest().await, "");
 }
 
 #[tokio::test]
