@@ -11,7 +11,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     Proxy,
     answer::Answer,
-    client_io::{ClientIo, Phase},
+    client_io::{ClientIo, Departure, Phase},
     exchange,
     respond::Refusal,
     target::Authority,
@@ -49,25 +49,28 @@ pub(super) struct Downstream {
     /// Inside a tunnel: where that leads, and how.
     tunnel: Option<Arc<(Authority, Scheme)>>,
     phase: Phase,
+    departure: Departure,
 }
 
 impl Downstream {
     /// A connection to the proxy's own port.
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, tunnel: None, phase: Phase::default() }
+        Self { shared, tunnel: None, phase: Phase::default(), departure: Departure::never() }
     }
 
     /// The connection inside a tunnel that came through this one.
     pub(super) fn inside(&self, authority: Authority, scheme: Scheme) -> Self {
-        Self { shared: self.shared.clone(), tunnel: Some(Arc::new((authority, scheme))), phase: Phase::default() }
+        Self { tunnel: Some(Arc::new((authority, scheme))), ..Self::new(self.shared.clone()) }
     }
 
     /// Serves HTTP/1 on `io`. Once a shutdown begins, the request under way is finished and the connection closed.
-    pub(super) async fn serve<I>(self, io: I)
+    pub(super) async fn serve<I>(mut self, io: I)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let io = TokioIo::new(ClientIo::new(io, self.phase.clone()));
+        let io = ClientIo::new(io, self.phase.clone());
+        self.departure = io.departure();
+        let io = TokioIo::new(io);
         let shutdown = self.shared.shutdown.clone();
         let service = service_fn(move |request| {
             let client = self.clone();
@@ -101,6 +104,11 @@ impl Downstream {
     /// Where the tunnel leads that this connection is in, and how.
     pub(super) fn tunnel(&self) -> Option<(&Authority, Scheme)> {
         self.tunnel.as_deref().map(|(authority, scheme)| (authority, *scheme))
+    }
+
+    /// Tells when the client leaves.
+    pub(super) fn departure(&self) -> &Departure {
+        &self.departure
     }
 
     /// What follows on this connection is no HTTP.

@@ -63,8 +63,7 @@ struct Exchange<'a> {
     origin: Origin,
     head: Head,
     body: Replay<Incoming>,
-    /// The client sends its body only once it is asked to, which reading it does. That waits for the slot; until then
-    /// nobody notices if the client leaves.
+    /// The client sends its body only once it is asked to, which reading it does. That waits for the slot.
     expects_continue: bool,
     /// The client's side of an upgrade, where it asks for one.
     upgrade: Option<OnUpgrade>,
@@ -273,17 +272,14 @@ impl<'a> Exchange<'a> {
         connected.map_err(|error| Failure::Unsent(Refusal::connect(&error)))
     }
 
-    /// Waits for a slot, reading the body meanwhile: a client that leaves shows in no other way.
+    /// Waits for a slot, and meanwhile reads the body, so that the client can be seen to leave behind it.
     async fn slot(&self, lane: &Lane, deadline: Instant) -> Result<(), Failure> {
         let slot = lane.slot(self.record.arrived, deadline.saturating_duration_since(Instant::now()));
-        let granted = if self.expects_continue {
-            slot.await
-        } else {
-            tokio::select! {
-                biased;
-                granted = slot => granted,
-                () = self.body.fill() => return Err(Failure::Sent(Refusal::body_broken())),
-            }
+        let granted = tokio::select! {
+            biased;
+            granted = slot => granted,
+            () = self.body.fill(), if !self.expects_continue => return Err(Failure::Sent(Refusal::body_broken())),
+            () = self.client.departure().happened() => return Err(Failure::Sent(Refusal::client_gone())),
         };
         granted.map_err(|refused| {
             Failure::Unsent(match refused {
