@@ -215,8 +215,11 @@ impl<'a> Exchange<'a> {
             if self.body.is_broken() {
                 return Err(Failure::Sent(Refusal::body_broken()));
             }
-            let is_safe =
-                if error.written { is_reused && losses == 0 && self.is_repeatable() } else { losses < MOST_LOSSES };
+            let is_safe = if error.written {
+                error.kind.is_loss() && is_reused && losses == 0 && self.is_repeatable()
+            } else {
+                losses < MOST_LOSSES
+            };
             if !is_safe || self.body.is_lost() {
                 let refusal = Refusal::send(&error);
                 return Err(if error.written { Failure::Sent(refusal) } else { Failure::Unsent(refusal) });

@@ -182,6 +182,19 @@ async fn a_get_that_meets_a_closing_connection_is_sent_once_more() {
 }
 
 #[tokio::test]
+async fn only_a_lost_connection_is_a_reason_to_ask_twice() {
+    let garbage = Reply::Last("SSH-2.0-OpenSSH_9\r\n".to_owned());
+    for (bad, expected) in [(garbage, 502), (Reply::Silence, 504)] {
+        let origin = Origin::start([ok("warm"), bad]).await;
+        let rig = Rig::with("upstream: { response_timeout: 300ms }").await;
+        rig.ask(get(origin.port, "fast")).await;
+        let answer = rig.ask(get(origin.port, "fast")).await;
+        assert_eq!((status(&answer), field(&answer, "x-pacer-attempts")), (expected, Some("1")), "{answer}");
+        assert_eq!((origin.connections(), origin.seen().len()), (1, 2));
+    }
+}
+
+#[tokio::test]
 async fn an_answer_that_breaks_off_is_seen_to_break_off() {
     let origin = Origin::start([Reply::Last("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf".to_owned())]).await;
     let rig = Rig::start().await;
