@@ -177,11 +177,12 @@ impl<'a> Exchange<'a> {
             };
 
             let asked = retry_after(response.headers(), SystemTime::now());
-            let pause = asked.unwrap_or_else(|| backoff.pause(rand::random())).min(self.policy.retry.max_pause);
+            let wait = asked.unwrap_or_else(|| backoff.pause(rand::random()));
+            let pause = wait.min(self.policy.retry.max_pause);
             self.record.hold();
             self.resumes = Some(Instant::now() + pause.min(FOREVER));
             lane.pause(pause).await;
-            match self.retry_of(response, pause).await {
+            match self.retry_of(response, wait).await {
                 Ok(held) => throttled = Some(held),
                 Err((response, reason)) => {
                     self.record.release();
@@ -308,17 +309,17 @@ impl<'a> Exchange<'a> {
         self.head.method.is_idempotent() && self.body.is_empty() && self.upgrade.is_none()
     }
 
-    /// Holds a throttle answer back, where the request may be sent again after `pause`. Otherwise the answer, to be passed
+    /// Holds a throttle answer back, where the request may be sent again after `wait`. Otherwise the answer, to be passed
     /// on, and the reason.
     async fn retry_of(
         &self,
         response: Response<Incoming>,
-        pause: Duration,
+        wait: Duration,
     ) -> Result<Response<Answer>, (Response<Answer>, SkipReason)> {
         let retry = &self.policy.retry;
         let reason = if self.record.attempts >= retry.attempts.get() {
             SkipReason::AttemptsSpent
-        } else if pause > retry.max_retry_after {
+        } else if wait > retry.max_retry_after {
             SkipReason::RetryAfterTooLong
         } else if self.body.copy() == Copy::TooLarge {
             SkipReason::BodyTooLarge

@@ -138,6 +138,15 @@ async fn a_long_pause_is_passed_on_at_once_and_holds_for_everybody() {
 }
 
 #[tokio::test]
+async fn a_cap_on_pauses_does_not_hide_how_long_the_ota_asked_for() {
+    let origin = Origin::start([throttled("Retry-After: 600\r\n")]).await;
+    let rig = Rig::with("defaults: { retry: { max_pause: 100ms } }").await;
+    let answer = rig.ask(get(origin.port, "fast")).await;
+    assert_eq!((status(&answer), field(&answer, "x-ota")), (429, Some("yes")), "{answer}");
+    assert_eq!(origin.seen().len(), 1);
+}
+
+#[tokio::test]
 async fn an_own_refusal_names_its_source() {
     let origin = Origin::start([]).await;
     let rig = Rig::with("defaults: { max_wait: 100ms }").await;
