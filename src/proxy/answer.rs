@@ -147,8 +147,8 @@ impl Body for Answer {
     }
 }
 
-/// Reads an answer whole, so that its connection is free while the request waits for its next attempt. `Err`: it is too
-/// large or too slow for that, and can only be passed on, from its first byte.
+/// Reads an answer whole, or as far as the origin sends it, so that its connection is free while the request waits for its
+/// next attempt. `Err`: it is too large or too slow for that, and can only be passed on, from its first byte.
 pub(super) async fn hold(response: Response<Incoming>) -> Result<Response<Answer>, Response<Answer>> {
     let (parts, mut rest) = response.into_parts();
     let mut data = BytesMut::new();
@@ -170,7 +170,7 @@ pub(super) async fn hold(response: Response<Incoming>) -> Result<Response<Answer
     match read {
         Ok(true) => Ok(Response::from_parts(parts, Content::Held { data, trailers }.into())),
         Ok(false) => Err(Response::from_parts(parts, Content::Streaming { head: data, rest }.into())),
-        Err(error) => Err(Response::from_parts(parts, Content::Broken { head: data, error: Some(error) }.into())),
+        Err(error) => Ok(Response::from_parts(parts, Content::Broken { head: data, error: Some(error) }.into())),
     }
 }
 

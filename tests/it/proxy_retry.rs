@@ -204,6 +204,15 @@ async fn only_a_lost_connection_is_a_reason_to_ask_twice() {
 }
 
 #[tokio::test]
+async fn a_throttle_answer_that_breaks_off_is_one_all_the_same() {
+    let cut = "HTTP/1.1 429 Slow Down\r\nRetry-After: 0\r\nContent-Length: 100\r\n\r\nhalf";
+    let origin = Origin::start([Reply::Last(cut.to_owned()), ok("done")]).await;
+    let rig = Rig::start().await;
+    let answer = rig.ask(post(origin.port, "fast", "abc")).await;
+    assert_eq!((status(&answer), field(&answer, "x-pacer-attempts")), (200, Some("2")), "{answer}");
+}
+
+#[tokio::test]
 async fn an_answer_that_breaks_off_is_seen_to_break_off() {
     let origin = Origin::start([Reply::Last("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf".to_owned())]).await;
     let rig = Rig::start().await;
