@@ -46,14 +46,14 @@ pub struct App {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A socket of the configuration is not to be had.
-    #[error("cannot listen on `{address}` (`{key}`): {reason}\n\nhint: {hint}", reason = reason(.source), hint = hint(.source))]
+    #[error("cannot listen on `{address}` (`{key}`): {reason}\n\nhint: {hint}", reason = reason(.cause), hint = hint(.cause))]
     Bind {
         /// Where the address stands in the configuration.
         key: &'static str,
         /// The address.
         address: SocketAddr,
-        /// What the system said.
-        source: io::Error,
+        /// What the system said. No `source`: a report would add it behind the hint.
+        cause: io::Error,
     },
     /// The certificate authority can be neither read nor made.
     #[error(transparent)]
@@ -83,7 +83,7 @@ pub async fn start(config: Config) -> Result<App, StartError> {
     let reloads = ReloadMetrics::new();
     let limiter = Limiter::open(&config).await?;
 
-    let address = listener.local_addr().map_err(|source| lost("listen", config.listen, source))?;
+    let address = listener.local_addr().map_err(|cause| lost("listen", config.listen, cause))?;
     let environment = ca::environment::variables(&ca::environment::proxy_url(address), &authority);
     let (draining, drained) = (CancellationToken::new(), CancellationToken::new());
     let router = Router::new(&config);
@@ -164,11 +164,11 @@ fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, StartErro
         socket.bind(address)?;
         socket.listen(BACKLOG)
     };
-    listen().map_err(|source| lost(key, address, source))
+    listen().map_err(|cause| lost(key, address, cause))
 }
 
-fn lost(key: &'static str, address: SocketAddr, source: io::Error) -> StartError {
-    StartError::Bind { key, address, source }
+fn lost(key: &'static str, address: SocketAddr, cause: io::Error) -> StartError {
+    StartError::Bind { key, address, cause }
 }
 
 fn reason(error: &io::Error) -> String {

@@ -51,7 +51,7 @@ impl Authority {
     /// # Errors
     /// See [`Authority::open`].
     pub fn open_at(dir: &Path, now: SystemTime) -> Result<Self, CaError> {
-        let unusable = |source| CaError::Directory { dir: dir.to_owned(), source };
+        let unusable = |cause| CaError::Directory { dir: dir.to_owned(), cause };
         fs::create_dir_all(dir).map_err(unusable)?;
         // Clients get these paths in their environment, wherever they run.
         let dir = fs::canonicalize(dir).map_err(unusable)?;
@@ -69,7 +69,7 @@ impl Authority {
         let certificates = read_certificates(&certificate_path)?;
         let authority = Self::load(certificate_path, &key_path, dir.join("bundle.pem"), key, &certificates, now)?;
         bundle::refresh(&authority.bundle_path, &certificates)
-            .map_err(|source| CaError::Write { path: authority.bundle_path.clone(), source })?;
+            .map_err(|cause| CaError::Write { path: authority.bundle_path.clone(), cause })?;
         Ok(authority)
     }
 
@@ -161,8 +161,7 @@ fn create(certificate_path: &Path, key_path: &Path, now: SystemTime) -> Result<(
     for (path, pem, readers) in
         [(key_path, key.serialize_pem(), Readers::Owner), (certificate_path, certificate.pem(), Readers::Everyone)]
     {
-        files::write(path, pem.as_bytes(), readers)
-            .map_err(|source| CaError::Write { path: path.to_owned(), source })?;
+        files::write(path, pem.as_bytes(), readers).map_err(|cause| CaError::Write { path: path.to_owned(), cause })?;
     }
     tracing::info!(certificate = %certificate_path.display(), "made a certificate authority");
     Ok(())
@@ -172,7 +171,7 @@ fn create(certificate_path: &Path, key_path: &Path, now: SystemTime) -> Result<(
 /// every client that trusts us, and a warning in a log has never closed such a hole. The group is let be, for
 /// containers that mount secrets for one.
 fn read_key(path: &Path) -> Result<KeyPair, CaError> {
-    let unreadable = |source: io::Error| CaError::Read { path: path.to_owned(), source };
+    let unreadable = |cause: io::Error| CaError::Read { path: path.to_owned(), cause };
     let mut file = File::open(path).map_err(unreadable)?;
     if let Some(mode) = files::exposed_mode(&file).map_err(unreadable)? {
         return Err(CaError::KeyExposed { path: path.to_owned(), mode });
@@ -185,7 +184,7 @@ fn read_key(path: &Path) -> Result<KeyPair, CaError> {
 }
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CaError> {
-    let pem = fs::read(path).map_err(|source| CaError::Read { path: path.to_owned(), source })?;
+    let pem = fs::read(path).map_err(|cause| CaError::Read { path: path.to_owned(), cause })?;
     CertificateDer::pem_slice_iter(&pem)
         .collect::<Result<_, _>>()
         .map_err(|error| CaError::Certificate { path: path.to_owned(), reason: error.to_string() })

@@ -9,7 +9,7 @@ use crate::{
     cli::check::{credential, key, limit, rule},
     config::{
         self, Config,
-        host::Host,
+        host::{self, Host},
         model::{Credential, KeyPart, Limit, LimitKind, UnmatchedHost, UnmatchedPath},
         path::normalize,
     },
@@ -22,6 +22,7 @@ pub struct Explain {
     /// The method, for example `POST`
     pub method: Method,
     /// The address, for example `https://supply-xml.booking.com/hotels/xml/availability`
+    #[arg(value_parser = address)]
     pub url: Uri,
     /// A header of the request, `Name: value`; may be given several times
     #[arg(short = 'H', long = "header", value_name = "HEADER")]
@@ -77,6 +78,7 @@ impl Request {
         };
         let host =
             Host::parse(url.host().unwrap_or_default()).context("the address has no host that can be matched")?;
+        let named = url.authority().map(host::port).transpose().context("the address cannot be matched")?;
         let path_and_query = url.path_and_query().cloned().unwrap_or_else(|| http::uri::PathAndQuery::from_static("/"));
         let mut map = HeaderMap::new();
         for header in headers {
@@ -87,8 +89,17 @@ impl Request {
             ensure!(parsed.is_some(), "a header could not be read\n\nhint: write it as `-H 'Name: value'`");
             map.extend(parsed.map(|(name, value)| (Some(name), value)));
         }
-        Ok(Self { method, scheme, host, port: url.port_u16().unwrap_or(port), path_and_query, headers: map })
+        Ok(Self { method, scheme, host, port: named.flatten().unwrap_or(port), path_and_query, headers: map })
     }
+}
+
+/// The parser alone says no more than that the text is no address.
+fn address(text: &str) -> Result<Uri, String> {
+    text.parse().map_err(|error| {
+        format!(
+            "{error}\n\nhint: write it with its scheme and as it is sent, `https://supply-xml.booking.com/a%20path`"
+        )
+    })
 }
 
 /// Which rule and which limits `request` meets under `config`, and why. Holds no credential and no query.
@@ -203,5 +214,18 @@ fn reason(verdict: Verdict) -> &'static str {
         Verdict::OtherPort => "passed over, another port",
         Verdict::OtherMethod => "passed over, another method",
         Verdict::OtherPath => "passed over, another path",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_cannot_be_read_comes_back_with_a_hint() {
+        assert!(address("https://ota.test/a").is_ok());
+        for text in ["ota.test/a", "https://ota.test/a b", "https://", ""] {
+            assert!(address(text).unwrap_err().contains("\n\nhint: "), "{text}");
+        }
     }
 }

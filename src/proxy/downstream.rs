@@ -11,7 +11,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     Proxy,
     answer::Answer,
-    client_io::{ClientIo, Phase},
+    client_io::{ClientIo, Departure, Phase},
     exchange,
     respond::Refusal,
     target::Authority,
@@ -49,6 +49,7 @@ pub(super) struct Downstream {
     /// The tunnel that the connection is in.
     tunnel: Option<Arc<Tunnel>>,
     phase: Phase,
+    departure: Departure,
 }
 
 /// A tunnel whose requests are read here.
@@ -65,20 +66,22 @@ pub(super) struct Tunnel {
 impl Downstream {
     /// A connection to the proxy's own port.
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, tunnel: None, phase: Phase::default() }
+        Self { shared, tunnel: None, phase: Phase::default(), departure: Departure::never() }
     }
 
     /// The connection inside a tunnel that came through this one.
     pub(super) fn inside(&self, tunnel: Tunnel) -> Self {
-        Self { shared: self.shared.clone(), tunnel: Some(Arc::new(tunnel)), phase: Phase::default() }
+        Self { tunnel: Some(Arc::new(tunnel)), ..Self::new(self.shared.clone()) }
     }
 
     /// Serves HTTP/1 on `io`. Once a shutdown begins, the request under way is finished and the connection closed.
-    pub(super) async fn serve<I>(self, io: I)
+    pub(super) async fn serve<I>(mut self, io: I)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let io = TokioIo::new(ClientIo::new(io, self.phase.clone()));
+        let io = ClientIo::new(io, self.phase.clone());
+        self.departure = io.departure();
+        let io = TokioIo::new(io);
         let shutdown = self.shared.shutdown.clone();
         let service = service_fn(move |request| {
             let client = self.clone();
@@ -112,6 +115,11 @@ impl Downstream {
     /// The tunnel that this connection is in.
     pub(super) fn tunnel(&self) -> Option<&Tunnel> {
         self.tunnel.as_deref()
+    }
+
+    /// Tells when the client leaves.
+    pub(super) fn departure(&self) -> &Departure {
+        &self.departure
     }
 
     /// What follows on this connection is no HTTP.

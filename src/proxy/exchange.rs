@@ -73,8 +73,7 @@ struct Exchange<'a> {
     origin: Origin,
     head: Head,
     body: Replay<Incoming>,
-    /// The client sends its body only once it is asked to, which reading it does. That waits for the slot; until then
-    /// nobody notices if the client leaves.
+    /// The client sends its body only once it is asked to, which reading it does. That waits for the slot.
     expects_continue: bool,
     /// The client's side of an upgrade, where it asks for one.
     upgrade: Option<OnUpgrade>,
@@ -209,11 +208,12 @@ impl<'a> Exchange<'a> {
             };
 
             let asked = retry_after(response.headers(), SystemTime::now());
-            let pause = asked.unwrap_or_else(|| backoff.pause(rand::random())).min(self.policy.retry.max_pause);
+            let wait = asked.unwrap_or_else(|| backoff.pause(rand::random()));
+            let pause = wait.min(self.policy.retry.max_pause);
             self.record.hold();
             self.resumes = Some(Instant::now() + pause.min(FOREVER));
             lane.pause(pause).await;
-            match self.retry_of(response, pause).await {
+            match self.retry_of(response, wait).await {
                 Ok(held) => {
                     throttled = Some(held);
                     // That send is over: what waits counts nowhere as under way.
@@ -254,8 +254,11 @@ impl<'a> Exchange<'a> {
             if self.body.is_broken() {
                 return Err(Failure::Sent(Refusal::body_broken()));
             }
-            let is_safe =
-                if error.written { is_reused && losses == 0 && self.is_repeatable() } else { losses < MOST_LOSSES };
+            let is_safe = if error.written {
+                error.kind.is_loss() && is_reused && losses == 0 && self.is_repeatable()
+            } else {
+                losses < MOST_LOSSES
+            };
             if !is_safe || self.body.is_lost() {
                 let refusal = Refusal::send(&error);
                 return Err(if error.written { Failure::Sent(refusal) } else { Failure::Unsent(refusal) });
@@ -309,18 +312,15 @@ impl<'a> Exchange<'a> {
         connected.map_err(|error| Failure::Unsent(Refusal::connect(&error)))
     }
 
-    /// Waits for a slot, reading the body meanwhile: a client that leaves shows in no other way.
+    /// Waits for a slot, and meanwhile reads the body, so that the client can be seen to leave behind it.
     async fn slot(&self, lane: &Lane, deadline: Deadline) -> Result<Permit, Failure> {
         let max_wait = deadline.at.saturating_duration_since(Instant::now());
         let slot = lane.slot(Turn { arrived: self.record.arrived, class: self.class, max_wait });
-        let granted = if self.expects_continue {
-            slot.await
-        } else {
-            tokio::select! {
-                biased;
-                granted = slot => granted,
-                () = self.body.fill() => return Err(Failure::Sent(Refusal::body_broken())),
-            }
+        let granted = tokio::select! {
+            biased;
+            granted = slot => granted,
+            () = self.body.fill(), if !self.expects_continue => return Err(Failure::Sent(Refusal::body_broken())),
+            () = self.client.departure().happened() => return Err(Failure::Sent(Refusal::client_gone())),
         };
         granted.map_err(|refused| {
             Failure::Unsent(match refused {
@@ -352,19 +352,19 @@ impl<'a> Exchange<'a> {
         self.head.method.is_idempotent() && self.body.is_empty() && self.upgrade.is_none()
     }
 
-    /// Holds a throttle answer back, where the request may be sent again after `pause`. Otherwise the answer, to be passed
+    /// Holds a throttle answer back, where the request may be sent again after `wait`. Otherwise the answer, to be passed
     /// on, and the reason.
     async fn retry_of(
         &self,
         response: Response<Incoming>,
-        pause: Duration,
+        wait: Duration,
     ) -> Result<Response<Answer>, (Response<Answer>, SkipReason)> {
         let retry = &self.policy.retry;
         let reason = if self.record.attempts >= retry.attempts.get() {
             SkipReason::AttemptsSpent
-        } else if pause > retry.max_retry_after {
+        } else if wait > retry.max_retry_after {
             SkipReason::RetryAfterTooLong
-        } else if self.patience().is_some_and(|patience| patience.is_zero() || patience < pause) {
+        } else if self.patience().is_some_and(|patience| patience.is_zero() || patience < wait) {
             SkipReason::ClientMaxWait
         } else if self.body.copy() == Copy::TooLarge {
             SkipReason::BodyTooLarge

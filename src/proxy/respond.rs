@@ -83,6 +83,11 @@ impl Refusal {
         }
     }
 
+    /// The client has closed its connection; nobody will read this.
+    pub(super) fn client_gone() -> Self {
+        Self { detail: "the client has left".to_owned(), ..Self::body_broken() }
+    }
+
     /// The target is the proxy itself.
     pub(super) fn own_address() -> Self {
         let detail = "the target is this proxy itself".to_owned();

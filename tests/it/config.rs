@@ -231,7 +231,9 @@ fn an_explanation_says_what_was_passed_over_and_why() {
     ];
     assert!(!text[0].contains("hidden") && !text[0].contains("aG90") && !text[0].contains("hotel:"));
     insta::assert_snapshot!(text.join("\n----\n\n"));
-    assert!(explain::Request::new(http::Method::GET, &"/path".parse().unwrap(), &[]).is_err());
+    for address in ["/path", "http://a:99999/path", "http://a:0/path"] {
+        assert!(explain::Request::new(http::Method::GET, &address.parse().unwrap(), &[]).is_err(), "{address}");
+    }
     assert!(explain::Request::new(http::Method::GET, &"http://a".parse().unwrap(), &["secret".to_owned()]).is_err());
 }
 

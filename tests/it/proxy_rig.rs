@@ -180,6 +180,8 @@ pub(crate) enum Reply {
     Last(String),
     /// Reads it whole and closes without a word.
     Nothing,
+    /// Reads it whole, and never answers.
+    Silence,
 }
 
 impl Origin {
@@ -238,6 +240,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(mut client: Wire<S>, state: Ar
             Reply::Last(answer) => return client.send(answer).await,
             Reply::Early(_) => {}
             Reply::Nothing => return,
+            Reply::Silence => std::future::pending().await,
         }
     }
 }
