@@ -17,6 +17,8 @@ mod proxy_retry;
 mod proxy_rig;
 mod proxy_tunnel;
 mod queue_leave;
+mod redis_deployments;
+mod redis_faults;
 mod run_command;
 mod startup_errors;
 mod support;
