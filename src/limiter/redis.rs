@@ -562,8 +562,8 @@ const OLDEST: (u64, u64) = (6, 2);
 /// What fred answers a command with that Redis redirected, when it may be attempted once. In no other case: a command that
 /// was in flight when its connection broke ends with the error of the connection.
 const MOVED: &str = "Too many failed write attempts.";
-const PERMISSIONS: &str = "check user and password; the user needs `~PREFIX:* &PREFIX:* +@connection +@scripting +@pubsub +time \
-                           +hmget +hgetall +hset +hdel +pexpire +pttl +set`, PREFIX being `redis.prefix`";
+const PERMISSIONS: &str =
+    "check user and password; the user needs `~bkt:* &bkt:* +@all -@dangerous`, `bkt` being `redis.prefix`";
 const URL_HINT: &str = "write `redis://[user:password@]host:port[/database]`, `rediss://` for TLS, \
                         `redis-sentinel://host:port?sentinelServiceName=NAME`, `redis-cluster://host:port` or \
                         `redis+unix:///path`";

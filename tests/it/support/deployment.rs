@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::{Ipv4Addr, TcpListener},
+    net::{Ipv4Addr, TcpListener, TcpStream},
     path::PathBuf,
     process::Command,
     time::Duration,
@@ -162,6 +162,7 @@ fn sentinel(port: u16, master_port: &str, quorum: usize) -> (Process, TempDir) {
     );
     fs::write(&file, config).expect("a config is written");
     let process = Process::start("sentinel", Command::new("redis-server").arg(&file).arg("--sentinel"));
+    wait_for("the sentinel listens", PATIENCE, || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok());
     (process, directory)
 }
 
