@@ -52,8 +52,11 @@ impl Watched {
         let watched = Self { master, replica, ports, _sentinels: sentinels };
         wait_for("the sentinels know all", PATIENCE, || {
             let knows_all = |port: &u16| {
-                let known = super::redis::ask(*port, "SENTINEL MASTER pacer");
-                let field = |name: &str| known.lines().skip_while(|line| *line != name).nth(2).map(str::to_owned);
+                // Sentinels do not know QUIT.
+                let mut ask = Command::new("redis-cli");
+                let known = ask.args(["-p", &port.to_string(), "SENTINEL", "MASTER", "pacer"]).output();
+                let known = String::from_utf8(known.expect("redis-cli runs").stdout).expect("sentinels speak ASCII");
+                let field = |name: &str| known.lines().skip_while(|line| *line != name).nth(1).map(str::to_owned);
                 field("num-slaves").as_deref() == Some("1")
                     && field("num-other-sentinels") == Some((watched.ports.len() - 1).to_string())
             };
