@@ -58,6 +58,8 @@ pub(super) struct Redis {
     /// `redis://`, `rediss://`, `redis-sentinel://`, `redis-cluster://` or `redis+unix://`. Keep passwords in the
     /// environment: `${REDIS_URL}`.
     url: String,
+    /// PEM file of roots that `rediss://` trusts in addition to the system's.
+    ca_file: Option<String>,
     /// First part of every key; `bkt` by default.
     prefix: Option<String>,
     /// Keys the hash that hides credentials from readers of Redis; equal on every instance.

@@ -59,6 +59,7 @@ pub(super) fn redis(file: &Section<'_>) -> Option<Redis> {
     }
     let redis = Redis {
         url: SecretString::from(url.unwrap_or_default()),
+        ca_file: section.read("ca_file", text).map(PathBuf::from),
         prefix: section.read("prefix", prefix).unwrap_or_else(|| "bkt".to_owned()),
         hash_key: section.read("hash_key", text).map(SecretString::from),
         timeout: section.read("timeout", positive_duration).unwrap_or(REDIS_TIMEOUT),

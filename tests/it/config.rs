@@ -61,6 +61,7 @@ fn every_key_is_read() {
     assert_eq!(config.admin.unwrap().to_string(), "[::1]:0");
     let redis = config.redis.as_ref().unwrap();
     assert_eq!(redis.url.expose_secret(), "redis://redis.internal");
+    assert_eq!(redis.ca_file.as_deref(), Some(Path::new("./redis.pem")));
     assert_eq!(redis.hash_key.as_ref().unwrap().expose_secret(), "not so secret");
     assert_eq!((redis.prefix.as_str(), redis.timeout), ("pace", Duration::from_millis(100)));
     assert_eq!((redis.on_outage, redis.expected_instances.get()), (OnOutage::Closed, 4));

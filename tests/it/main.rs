@@ -19,6 +19,8 @@ mod proxy_retry;
 mod proxy_rig;
 mod proxy_tunnel;
 mod queue_leave;
+mod redis_deployments;
+mod redis_faults;
 mod reload;
 mod run_command;
 mod startup_errors;

@@ -33,7 +33,7 @@ fn a_hangup_brings_new_limits_and_keeps_what_was_spent() {
     assert_eq!(ask(&proxy, &ota, ROOMS), 429, "what was spent is spent");
     assert_eq!([RATES; 3].map(|path| ask(&proxy, &ota, path)), [200, 200, 429]);
     assert_eq!(proxy.metrics().sum("ota_pacer_requests_total", &[("endpoint", "rates")]), Some(3.0));
-    assert!(!proxy.log().contains("cannot change"), "{}", proxy.log());
+    assert!(!proxy.log().text().contains("cannot change"), "{}", proxy.log().text());
 }
 
 #[test]
@@ -79,8 +79,8 @@ fn a_file_with_mistakes_is_refused_and_every_one_is_logged() {
     proxy.rewrite(&settings.clone().endpoint("rooms", ROOMS, "fast", 1).endpoint("rates", RATES, "slow", 1));
     proxy.signal("HUP");
     wait_for("it is refused", PATIENCE, || (reloads(&proxy).1 >= 1.0).then_some(()));
-    wait_for("it is logged", PATIENCE, || proxy.log().contains("2 mistakes").then_some(()));
-    let log = proxy.log();
+    wait_for("it is logged", PATIENCE, || proxy.log().text().contains("2 mistakes").then_some(()));
+    let log = proxy.log().text();
     for text in ["configuration refused, the former one stays in force", "fast", "slow", "hint:"] {
         assert!(log.contains(text), "`{text}` is not in\n{log}");
     }
@@ -104,7 +104,7 @@ fn what_only_a_restart_can_change_is_named_and_the_rest_is_applied() {
     proxy.rewrite_text(&text);
     proxy.signal("HUP");
     wait_for("it is reloaded", PATIENCE, || (reloads(&proxy).0 >= 1.0).then_some(()));
-    let log = proxy.log();
+    let log = proxy.log().text();
     for key in ["listen", "ca.dir"] {
         assert!(log.contains(&format!("`{key}` cannot change while the instance runs")), "`{key}` is not in\n{log}");
     }

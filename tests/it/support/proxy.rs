@@ -8,7 +8,13 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::{metrics::Metrics, mock_ota::MockOta, process::Process, redis::Redis, worker::without_proxy_variables};
+use super::{
+    metrics::Metrics,
+    mock_ota::MockOta,
+    process::{Lines, Process},
+    redis::Redis,
+    worker::without_proxy_variables,
+};
 
 /// A running proxy.
 pub(crate) struct Proxy {
@@ -154,8 +160,8 @@ impl Proxy {
     }
 
     /// What it has logged so far.
-    pub(crate) fn log(&self) -> String {
-        self.process.stderr().text()
+    pub(crate) fn log(&self) -> &Lines {
+        self.process.stderr()
     }
 
     #[track_caller]
