@@ -20,4 +20,5 @@ mod queue_leave;
 mod run_command;
 mod startup_errors;
 mod support;
+mod swarm;
 mod upstream;

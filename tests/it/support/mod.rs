@@ -1,6 +1,7 @@
 //! What the tests run against: real processes on free ports, stopped when they go out of scope.
 
 pub(crate) mod clock;
+pub(crate) mod example;
 pub(crate) mod http;
 pub(crate) mod metrics;
 pub(crate) mod mock_ota;
