@@ -26,8 +26,7 @@ fn main() -> anyhow::Result<()> {
         let mut samples: BTreeMap<usize, Vec<Sample>> = BTreeMap::new();
         for round in 0..=ROUNDS {
             for place in 0..scene.contestants.len() {
-                // Another one goes first each time: none is always the one after a pause.
-                let which = (place + round) % scene.contestants.len();
+                let which = turn(round, place, scene.contestants.len());
                 let contestant: &Contestant = &scene.contestants[which];
                 let sample = runtime.block_on(load::run(contestant, &scene.ota, mode, LENGTH))?;
                 // The first round warms up.
@@ -39,6 +38,12 @@ fn main() -> anyhow::Result<()> {
         table::print(mode, &scene.contestants, &samples);
     }
     Ok(())
+}
+
+/// Another one goes first in each round, and every other round goes backwards: nobody always follows the same one.
+fn turn(round: usize, place: usize, contestants: usize) -> usize {
+    let place = if round % 2 == 0 { place } else { contestants - 1 - place };
+    (place + round) % contestants
 }
 
 const ROUNDS: usize = 10;
