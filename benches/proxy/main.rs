@@ -42,7 +42,7 @@ fn main() -> anyhow::Result<()> {
 
 /// Another one goes first in each round, and every other round goes backwards: nobody always follows the same one.
 fn turn(round: usize, place: usize, contestants: usize) -> usize {
-    let place = if round % 2 == 0 { place } else { contestants - 1 - place };
+    let place = if round.is_multiple_of(2) { place } else { contestants - 1 - place };
     (place + round) % contestants
 }
 
