@@ -25,4 +25,5 @@ mod reload;
 mod run_command;
 mod startup_errors;
 mod support;
+mod swarm;
 mod upstream;

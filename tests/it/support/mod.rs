@@ -3,6 +3,7 @@
 pub(crate) mod clock;
 pub(crate) mod cutter;
 pub(crate) mod deployment;
+pub(crate) mod example;
 pub(crate) mod http;
 pub(crate) mod limiter;
 pub(crate) mod metrics;
