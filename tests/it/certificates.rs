@@ -1,5 +1,4 @@
 //! What clients hold against a certificate, and what operators do to the files.
-#![expect(clippy::unwrap_used, reason = "a test fails where its helpers do")]
 
 use std::{
     fs,

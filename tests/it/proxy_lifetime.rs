@@ -1,5 +1,4 @@
 //! Clients that leave, and proxies that are told to stop.
-#![expect(clippy::unwrap_used, reason = "a test fails where its helpers do")]
 
 use std::time::Duration;
 

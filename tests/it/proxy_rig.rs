@@ -1,5 +1,4 @@
 //! A proxy in this process, between raw sockets: what goes over the wire is what the tests look at.
-#![expect(clippy::unwrap_used, reason = "a test fails where its helpers do")]
 
 use std::{
     collections::VecDeque,

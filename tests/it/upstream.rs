@@ -1,5 +1,4 @@
 //! Connections to origins, seen from the origin's side of the wire.
-#![expect(clippy::unwrap_used, reason = "a test fails where its helpers do")]
 
 use std::{
     convert::Infallible,
