@@ -17,7 +17,7 @@ use std::{
 use bytes::{Buf, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::{Instant, Sleep},
+    time::Sleep,
 };
 
 /// What a client connection is doing, as its service tells its stream.
@@ -194,7 +194,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientIo<I> {
             self.is_shut = true;
             // In a tunnel the other direction may go on.
             if !self.phase.is(OPAQUE) {
-                self.linger = Some(Box::pin(tokio::time::sleep_until(Instant::now() + LINGER)));
+                self.linger = Some(Box::pin(tokio::time::sleep(LINGER)));
             }
         }
         let Self { socket, linger, .. } = &mut *self;
@@ -239,7 +239,10 @@ const LINGER: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        time::Instant,
+    };
 
     use super::*;
 

@@ -128,7 +128,7 @@ async fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                unhold(&stream);
+                send_at_once(&stream);
                 shared.spawn(Downstream::new(shared.clone()).serve(stream));
             }
             // Out of descriptors, mostly: trying again at once would only burn a core.
@@ -141,7 +141,7 @@ async fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 }
 
 /// Small writes go out at once; otherwise a body behind its head waits for the peer's delayed acknowledgement, 40 ms.
-fn unhold(stream: &TcpStream) {
+fn send_at_once(stream: &TcpStream) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }

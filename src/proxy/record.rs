@@ -117,9 +117,10 @@ impl Drop for Record {
         let status = self.status.map_or(0, |status| status.as_u16());
         let (wait_ms, total_ms) =
             (self.wait.unwrap_or_default().as_millis() as u64, self.arrived.elapsed().as_millis() as u64);
+        let is_usual = outcome == Outcome::Answered && self.attempts <= 1;
         let (outcome, attempts) = (outcome.name(), self.attempts);
         // What went as it should is of interest to few; no text of the traffic is ever logged.
-        if outcome == Outcome::Answered.name() && attempts <= 1 {
+        if is_usual {
             tracing::debug!(channel, endpoint, outcome, status, attempts, wait_ms, total_ms, "request");
         } else {
             tracing::info!(channel, endpoint, outcome, status, attempts, wait_ms, total_ms, "request");

@@ -157,7 +157,7 @@ where
 enum InterceptError {
     #[error("the TLS handshake failed: {0}")]
     Handshake(#[from] std::io::Error),
-    #[error("{0}")]
+    #[error(transparent)]
     Mint(#[from] crate::ca::MintError),
     #[error("the TLS handshake took too long")]
     Timeout,
