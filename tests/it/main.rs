@@ -10,6 +10,7 @@ mod fleet_rate;
 mod layers;
 mod limiter;
 mod limiter_script;
+mod metrics_page;
 mod mock_ota;
 mod proxy_concurrency;
 mod proxy_fidelity;
