@@ -144,12 +144,21 @@ fn is_normal(path: &str) -> bool {
         && !bytes.windows(2).any(|pair| pair == b"//" || pair == b"/.")
 }
 
+/// The byte that two hexadecimal digits after a `%` stand for; nothing else does, a sign least of all.
+pub(crate) fn escaped(pair: &[u8]) -> Option<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    match *pair {
+        [high, low] => Some(digit(high)? << 4 | digit(low)?),
+        _ => None,
+    }
+}
+
 fn decode_unreserved(path: &str) -> String {
     let mut out = String::with_capacity(path.len());
     let mut rest = path;
     while let Some(at) = rest.find('%') {
         out.push_str(&rest[..at]);
-        let Some(byte) = rest.get(at + 1..at + 3).and_then(|hex| u8::from_str_radix(hex, 16).ok()) else {
+        let Some(byte) = rest.get(at + 1..at + 3).and_then(|pair| escaped(pair.as_bytes())) else {
             out.push('%');
             rest = &rest[at + 1..];
             continue;

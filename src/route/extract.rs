@@ -8,6 +8,8 @@ use base64::{
 };
 use http::{HeaderMap, HeaderName};
 
+use crate::config::path::escaped;
+
 /// The first value of a header, without the space around it.
 pub(super) fn header(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<u8>> {
     Some(headers.get(name)?.as_bytes().trim_ascii().to_vec())
@@ -103,11 +105,10 @@ fn decoded(text: &str, plus: Plus) -> Cow<'_, [u8]> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((byte, after)) = rest.split_first() {
-        let escaped = || std::str::from_utf8(after.get(..2)?).ok().and_then(|hex| u8::from_str_radix(hex, 16).ok());
         rest = after;
         match byte {
             b'+' if plus == Plus::IsSpace => out.push(b' '),
-            b'%' => match escaped() {
+            b'%' => match after.get(..2).and_then(escaped) {
                 Some(value) => {
                     out.push(value);
                     rest = &after[2..];

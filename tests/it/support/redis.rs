@@ -54,7 +54,7 @@ impl Redis {
     /// How many connections listen for the pauses of the fleet.
     #[track_caller]
     pub(crate) fn listeners(&self) -> u64 {
-        let answer = self.command("PUBSUB NUMSUB bkt:pauses");
+        let answer = self.command("PUBSUB NUMSUB bkt:notices");
         answer.lines().find_map(|line| line.strip_prefix(':')?.parse().ok()).expect("a number of listeners")
     }
 
