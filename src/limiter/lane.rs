@@ -390,6 +390,75 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn interactive_requests_go_before_batch_ones_until_those_have_aged() {
+        let (lane, start) = (lane(), Instant::now());
+        let wait = |class| {
+            let (lane, arrived) = (lane.clone(), Instant::now());
+            tokio::spawn(async move {
+                drop(lane.slot(Turn { arrived, class, max_wait: LONG }).await.unwrap());
+                (Instant::now() - start).as_millis()
+            })
+        };
+        slot(&lane, start, LONG).await.unwrap();
+        let batch = wait(Class::Batch);
+        tokio::task::yield_now().await;
+        let interactive: Vec<_> = (0..5).map(|_| wait(Class::Interactive)).collect();
+        for wait in interactive {
+            assert!(wait.await.unwrap() < 550);
+        }
+        assert!((600..650).contains(&batch.await.unwrap()), "after them");
+
+        // Interactive requests without end: the batch request goes once it has aged, half a minute on.
+        let batch = wait(Class::Batch);
+        let asked = Instant::now();
+        let mut stream = Vec::new();
+        while !batch.is_finished() {
+            stream.push(wait(Class::Interactive));
+            sleep(Duration::from_millis(90)).await;
+        }
+        let waited = asked.elapsed().as_secs_f64();
+        assert!((29.0..36.0).contains(&waited), "{waited} s");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_may_not_wait_do_not_starve_those_that_do() {
+        let (lane, start) = (lane(), Instant::now());
+        let patient: Vec<_> = (0..20).map(|_| wait(&lane, start, LONG)).collect();
+        let hasty = tokio::spawn({
+            let lane = lane.clone();
+            async move {
+                let mut served = 0;
+                for _ in 0..200 {
+                    for _ in 0..100 {
+                        served += usize::from(slot(&lane, Instant::now(), Duration::ZERO).await.is_ok());
+                    }
+                    sleep(Duration::from_millis(10)).await;
+                }
+                served
+            }
+        });
+        for (place, wait) in patient.into_iter().enumerate() {
+            let at = wait.await.unwrap().unwrap();
+            assert!(at < place as u128 * 100 + 5, "request {place} went at {at} ms");
+        }
+        assert_eq!(hasty.await.unwrap(), 0, "nothing was free while others waited");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_line_takes_nobody_more() {
+        let (lane, start) = (lane(), Instant::now());
+        let mut waits: Vec<_> = (0..10_000).map(|_| wait(&lane, start, LONG * 60)).collect();
+        sleep(Duration::from_millis(50)).await;
+        // One of them has gone.
+        waits.push(wait(&lane, start, LONG * 60));
+        sleep(Duration::from_millis(1)).await;
+        let refused = slot(&lane, Instant::now(), LONG * 60).await;
+        let Err(Refused::QueueFull { retry_after }) = refused else { panic!("{refused:?}") };
+        assert!((999..=1_001).contains(&retry_after.as_secs()), "{retry_after:?}");
+        drop(waits);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn ten_thousand_wait_and_go_in_order() {
         let (lane, start) = (lane(), Instant::now());
         let waits: Vec<_> = (0..10_000).map(|_| wait(&lane, start, LONG * 60)).collect();

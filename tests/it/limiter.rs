@@ -134,6 +134,97 @@ async fn what_nobody_waits_for_any_more_is_not_spent(fleet: Fleet) {
     assert!(retry_after <= Duration::from_secs(2), "{retry_after:?}: those who left still count");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_instance_does_not_undo_a_reload() {
+    let redis = Redis::start();
+    let old = config(Some(&redis.url()), "closed");
+    let new = old.replace("rate: 50/s, capacity: 10", "rate: 20/s, capacity: 5");
+    let (old, new) = (parse(&old), parse(&new));
+    let fleet = [(Limiter::open(&old).await.unwrap(), old), (Limiter::open(&new).await.unwrap(), new)];
+    let lanes = fleet.each_ref().map(|(limiter, config)| lane_in(config, limiter, "booking_com", "fast", "user"));
+    slot(&lanes[1], Instant::now(), LONG).await.unwrap();
+    let mut waits = Vec::new();
+    for place in 0..60 {
+        let lane = lanes[place % 2].clone();
+        waits.push(tokio::spawn(async move {
+            slot(&lane, Instant::now(), LONG).await.unwrap();
+            Instant::now()
+        }));
+    }
+    let mut sent = Vec::new();
+    for wait in waits {
+        sent.push(wait.await.unwrap());
+    }
+    assert_within(&mut sent, 20.0, 5.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_holds_without_its_notice_too() {
+    let redis = Redis::start();
+    let config = parse(&config(Some(&redis.url()), "closed"));
+    let fleet = [Limiter::open(&config).await.unwrap(), Limiter::open(&config).await.unwrap()];
+    let lanes = fleet.each_ref().map(|limiter| lane_in(&config, limiter, "booking_com", "fast", "user"));
+    let mut waits = Vec::new();
+    for place in 0..60 {
+        let lane = lanes[place % 2].clone();
+        waits.push(tokio::spawn(async move {
+            slot(&lane, Instant::now(), LONG).await.unwrap();
+            Instant::now()
+        }));
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    // Nobody hears of it, as if every notice were lost.
+    redis.command("CLIENT KILL TYPE pubsub");
+    let before = Instant::now();
+    lanes[0].pause(PAUSE).await;
+    let known = Instant::now();
+    let mut after = Vec::new();
+    let mut late = 0;
+    for wait in waits {
+        let at = wait.await.unwrap();
+        late += usize::from(at > known && at < before + PAUSE);
+        // What was claimed before lies within a horizon of 200 ms; then every claim tells of the pause.
+        assert!(
+            at < known + Duration::from_millis(250) || at >= before + PAUSE,
+            "sent {:?} into the pause",
+            at - before
+        );
+        if at >= before + PAUSE {
+            after.push(at);
+        }
+    }
+    assert!(late <= 12, "{late} sent into the pause: more than the horizon holds");
+    assert!(after.len() > 20, "the pause came too late to be a test");
+    assert_within(&mut after, 50.0, 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_waiters_are_small() {
+    let config = parse(&config(None, ""));
+    let limiter = Limiter::open(&config).await.unwrap();
+    let lane = lane_in(&config, &limiter, "booking_com", "slow", "user");
+    slot(&lane, Instant::now(), LONG).await.unwrap();
+    let before = resident_kib();
+    let waits: Vec<_> = (0..10_000)
+        .map(|_| {
+            let lane = lane.clone();
+            tokio::spawn(async move { slot(&lane, Instant::now(), LONG * 1_000).await })
+        })
+        .collect();
+    crate::support::clock::wait_for("all wait", LONG, || {
+        limiter.status().iter().any(|line| line.waiting > 9_900).then_some(())
+    });
+    let grown = resident_kib().saturating_sub(before);
+    assert!(grown < 100 * 1024, "{grown} KiB");
+    waits.into_iter().for_each(|wait| wait.abort());
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
 #[tokio::test]
 async fn without_redis_requests_are_refused_passed_or_paced_as_configured() {
     let nowhere = "redis://127.0.0.1:9";
