@@ -1,6 +1,12 @@
 //! One suite over both stores: what the limiter promises holds in this process and across a fleet on Redis.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use ota_pacer::{
     config::{self, Config, model::Class},
@@ -35,6 +41,8 @@ over_both_stores!(
     a_channel_limit_is_shared_by_its_endpoints,
     a_quote_is_true_and_told_at_once,
     what_nobody_waits_for_any_more_is_not_spent,
+    a_sliding_window_never_holds_one_too_many,
+    requests_under_way_are_counted_to_their_end,
 );
 
 async fn no_window_holds_more_than_the_limit(fleet: Fleet) {
@@ -132,6 +140,48 @@ async fn what_nobody_waits_for_any_more_is_not_spent(fleet: Fleet) {
         panic!("the next slot is more than a second off")
     };
     assert!(retry_after <= Duration::from_secs(2), "{retry_after:?}: those who left still count");
+}
+
+async fn a_sliding_window_never_holds_one_too_many(fleet: Fleet) {
+    let mut waits = Vec::new();
+    for place in 0..50 {
+        let lane = fleet.lane(place, "window", "user");
+        waits.push(tokio::spawn(async move {
+            slot(&lane, Instant::now(), LONG).await.unwrap();
+            Instant::now()
+        }));
+    }
+    let mut sent = Vec::new();
+    for wait in waits {
+        sent.push(wait.await.unwrap());
+    }
+    sent.sort_unstable();
+    for twenty_one in sent.windows(21) {
+        let span = twenty_one[20] - twenty_one[0];
+        // A slot may be used up to 50 ms late, then this task has to run.
+        assert!(span > Duration::from_millis(850), "21 in {span:?}");
+    }
+}
+
+async fn requests_under_way_are_counted_to_their_end(fleet: Fleet) {
+    let under_way = Arc::new(AtomicUsize::new(0));
+    let mut calls = Vec::new();
+    for place in 0..40 {
+        let (lane, under_way) = (fleet.lane(place, "few", "user"), Arc::clone(&under_way));
+        calls.push(tokio::spawn(async move {
+            let turn = Turn { arrived: Instant::now(), class: Class::Interactive, max_wait: LONG };
+            let permit = lane.slot(turn).await.unwrap();
+            let most = under_way.fetch_add(1, Ordering::SeqCst) + 1;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            under_way.fetch_sub(1, Ordering::SeqCst);
+            drop(permit);
+            most
+        }));
+    }
+    for call in calls {
+        let most = call.await.unwrap();
+        assert!(most <= 3, "{most} under way");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -353,6 +403,8 @@ fn config(redis: Option<&str>, outage: &str) -> String {
          \x20   endpoints:\n\
          \x20     fast: {{ match: {{ path: /fast }}, limits: [{{ rate: 50/s, capacity: 10 }}] }}\n\
          \x20     slow: {{ match: {{ path: /slow }}, limits: [{{ rate: 0.5/s, capacity: 1 }}] }}\n\
+         \x20     window: {{ match: {{ path: /window }}, limits: [{{ count: 20, per: 1s, window: sliding }}] }}\n\
+         \x20     few: {{ match: {{ path: /few }}, limits: [{{ concurrent: 3 }}] }}\n\
          \x20 shared:\n\
          \x20   hosts: [shared.test]\n\
          \x20   limits: [{{ rate: 1/h, capacity: 2 }}]\n\

@@ -4,6 +4,7 @@
 mod certificates;
 mod clients;
 mod config;
+mod fleet_leases;
 mod fleet_outage;
 mod fleet_pause;
 mod fleet_rate;

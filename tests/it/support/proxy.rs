@@ -72,10 +72,14 @@ impl Settings {
 
     /// Adds an endpoint with a token bucket, such as `20/s` with a capacity of 40.
     #[must_use]
-    pub(crate) fn endpoint(mut self, name: &str, path: &str, rate: &str, capacity: u32) -> Self {
-        self.endpoints.push(format!(
-            "{name}: {{ match: {{ path: {path} }}, limits: [{{ rate: {rate}, capacity: {capacity} }}] }}"
-        ));
+    pub(crate) fn endpoint(self, name: &str, path: &str, rate: &str, capacity: u32) -> Self {
+        self.limited(name, path, &format!("rate: {rate}, capacity: {capacity}"))
+    }
+
+    /// Adds an endpoint with any limit.
+    #[must_use]
+    pub(crate) fn limited(mut self, name: &str, path: &str, limit: &str) -> Self {
+        self.endpoints.push(format!("{name}: {{ match: {{ path: {path} }}, limits: [{{ {limit} }}] }}"));
         self
     }
 
