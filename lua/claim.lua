@@ -225,7 +225,7 @@ function kinds.w.read(limit, stored, bucket)
   elseif limit.witness > 0 and witness_age < limit.per then
     log[1], log[2] = seen_at + horizon, limit.witness
   end
-  limit.log, limit.used = log, 0
+  limit.log, limit.used, limit.resumes = log, 0, bucket.resumes
   for i = 2, #log, 2 do limit.used = limit.used + log[i] end
   if bucket.heals and outage_at + limit.per + limit.margin > now then
     local units = math.min(sent, limit.count - cost - limit.used)
@@ -251,7 +251,16 @@ function kinds.w.at(limit, t, units)
     used = used - log[i + 1]
     at = log[i] + limit.per + limit.margin
   end
-  return math.max(t, at + whole * (limit.per + limit.margin))
+  at = at + whole * (limit.per + limit.margin)
+  -- In the first window after a pause units are spaced evenly: the OTA has just said that it was too much.
+  if limit.resumes and t < limit.resumes + limit.per then
+    local since = units - cost
+    for i = 1, #log, 2 do
+      if log[i] >= limit.resumes then since = since + log[i + 1] end
+    end
+    at = math.max(at, limit.resumes + since * limit.per / limit.count)
+  end
+  return math.max(t, at)
 end
 function kinds.w.take(limit, slot)
   if limit.clock == 1 then
@@ -360,7 +369,8 @@ for _, bucket in ipairs(buckets) do
   -- The first claim after an outage puts it right, once for the fleet.
   bucket.heals = outage_at > 0 and outage_at <= now and tonumber(values[3]) ~= outage_at
   local paused = tonumber(values[2])
-  bucket.paused = paused and math.max(now, paused + bucket.shift) or now
+  bucket.resumes = paused and paused + bucket.shift
+  bucket.paused = math.max(now, bucket.resumes or now)
   pause = math.max(pause, bucket.paused)
   for _, limit in ipairs(bucket.limits) do
     limit.kind.read(limit, function(n, raw)
@@ -461,7 +471,7 @@ for _, bucket in ipairs(buckets) do
       freed = freed or held + served < limit.before or #limit.gone > 0
     end
   end
-  if bucket.paused > now then put('pause_until', bucket.paused) else redis.call('HDEL', bucket.key, 'pause_until') end
+  if bucket.resumes then put('pause_until', bucket.resumes) end
   redis.call('HSET', bucket.key, unpack(fields))
   redis.call('PEXPIRE', bucket.key, math.ceil((longest - now) / 1000) + KEEP)
 end

@@ -217,13 +217,15 @@ impl BucketState {
         witness: impl Iterator<Item = &'a f64>,
     ) -> f64 {
         let shift = self.shift(now);
-        let paused = self.pause_until.map_or(now, |until| now.max(until + shift));
+        let resumes = self.pause_until.map(|until| until + shift);
+        let paused = now.max(resumes.unwrap_or(now));
         // The first claim after an outage puts it right, once for the fleet.
         let outage = ask.outage.filter(|outage| outage.at <= now && self.healed != Some(outage.at));
         let settling = Settling {
             now,
             shift,
             paused,
+            resumes,
             cost: ask.cost,
             horizon: ask.horizon,
             is_used: ask.queue.count() > 0,
@@ -241,7 +243,7 @@ impl BucketState {
             })
             .collect();
         self.seen = Some(now);
-        self.pause_until = (paused > now).then_some(paused);
+        self.pause_until = resumes;
         paused
     }
 }
@@ -458,6 +460,18 @@ mod tests {
         assert!(sent.len() as f64 > 0.96 * 60.0 * 500.0, "{}", sent.len());
         let Some(LimitState::Sliding(window)) = &state.limits[0] else { panic!("a sliding window") };
         assert!(window.entries() <= 260, "{} entries", window.entries());
+    }
+
+    #[test]
+    fn a_sliding_window_resumes_evenly_after_a_pause() {
+        let spec = LimitSpec::Window { count: 10.0, per: 1e6, margin: 5_000.0, is_clock: false };
+        let (mut state, mut line) = Default::default();
+        pause(&mut state, &[spec], 2e6, 0.0);
+        let wide = Ask { horizon: 5e6, ..ask(13, 0.0) };
+        let slots = one(&mut state, &mut line, spec, &wide, 0.0).slots;
+        let even: Vec<f64> = (0..10).map(|place| 2e6 + f64::from(place) * 100_000.0).collect();
+        assert_eq!(slots[..10], even);
+        assert!(slots[10] > 3e6, "{slots:?}");
     }
 
     #[test]

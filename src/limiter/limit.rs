@@ -73,6 +73,8 @@ pub(super) struct Settling {
     pub(super) shift: f64,
     /// When the pause of the bucket ends, at least now.
     pub(super) paused: f64,
+    /// When the last pause of the bucket ends or ended.
+    pub(super) resumes: Option<f64>,
     pub(super) cost: f64,
     pub(super) horizon: f64,
     pub(super) is_used: bool,
@@ -318,6 +320,9 @@ impl TokenBucket {
 #[derive(Debug, Clone)]
 pub(super) struct SlidingWindow {
     per: f64,
+    cost: f64,
+    /// When the last pause of the bucket ends or ended.
+    resumes: Option<f64>,
     log: Vec<Taken>,
     used: f64,
 }
@@ -332,7 +337,7 @@ struct Taken {
 impl SlidingWindow {
     fn settle(stored: Option<&Self>, spec: &LimitSpec, witness: f64, settling: &Settling) -> Self {
         let LimitSpec::Window { count, per, margin, .. } = *spec else { unreachable!("called for windows only") };
-        let Settling { now, shift, cost, horizon, witness_age, outage, .. } = *settling;
+        let Settling { now, shift, resumes, cost, horizon, witness_age, outage, .. } = *settling;
         let log: Vec<Taken> = match stored {
             Some(stored) => stored
                 .log
@@ -346,7 +351,7 @@ impl SlidingWindow {
             None => Vec::new(),
         };
         let used = log.iter().map(|taken| taken.units).sum();
-        let mut window = Self { per, log, used };
+        let mut window = Self { per, cost, resumes, log, used };
         if let Some(outage) = outage.filter(|outage| outage.at + per + margin > now) {
             let units = outage.sent(count, per, cost).min(count - cost - used);
             if units > 0.0 {
@@ -371,7 +376,17 @@ impl SlidingWindow {
             used -= taken.units;
             at = taken.at + per + margin;
         }
-        t.max(at + whole * (per + margin))
+        at += whole * (per + margin);
+        // In the first window after a pause units are spaced evenly: the OTA has just said that it was too much.
+        if let Some(resumes) = self.resumes.filter(|resumes| t < resumes + per) {
+            let since = self
+                .log
+                .iter()
+                .filter(|taken| taken.at >= resumes)
+                .fold(units - self.cost, |sum, taken| sum + taken.units);
+            at = at.max(resumes + since * per / count);
+        }
+        t.max(at)
     }
 
     fn take(&mut self, units: f64, slot: f64) {
