@@ -31,6 +31,12 @@ impl LaneMetrics {
         }
     }
 
+    /// Nobody waits and nothing is paused any more, as far as this lane knows.
+    pub fn settle(&self) {
+        self.oldest_wait.set(0.0);
+        self.pause_remaining.set(0.0);
+    }
+
     /// The fraction of its configured rate at which an adaptive limit paces; the family holds endpoints that have one.
     pub fn adaptive_rate(&self, rate: f64) {
         gauge!("ota_pacer_adaptive_rate_ratio", &self.labels).set(rate);

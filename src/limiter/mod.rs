@@ -228,9 +228,16 @@ impl Inner {
 
     /// Closes lanes that nobody has used for a while: credentials come and go, memory must not grow with them.
     fn sweep(&self, now: Instant) {
-        self.lanes().retain(|_, entry| !entry.lane.is_idle() || now - entry.used < IDLE);
+        self.lanes().retain(|_, entry| {
+            let is_kept = !entry.lane.is_idle() || now - entry.used < IDLE;
+            if !is_kept {
+                entry.lane.state().metrics.settle();
+            }
+            is_kept
+        });
     }
 }
 
 const SWEEP: Duration = Duration::from_secs(30);
-const IDLE: Duration = Duration::from_secs(600);
+/// What a closed lane knew is in the store; a new one learns it with its first claim.
+const IDLE: Duration = Duration::from_secs(120);
