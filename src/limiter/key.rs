@@ -168,7 +168,7 @@ fn spec(limit: &Limit) -> LimitSpec {
 /// store's.
 fn margin(per: Duration, window: Window) -> Duration {
     match window {
-        Window::Sliding => (per / 200).clamp(Duration::from_millis(1), Duration::from_millis(50)).min(per / 4),
+        Window::Sliding => (per / 200).clamp(Duration::from_millis(10), Duration::from_millis(50)).min(per / 4),
         Window::Clock => (per / 20).min(Duration::from_millis(500)),
     }
 }
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn windows_keep_off_their_edges() {
         let millis = |per, window| margin(Duration::from_millis(per), window).as_millis();
-        assert_eq!([1_000, 60_000, 86_400_000].map(|per| millis(per, Window::Sliding)), [5, 50, 50]);
+        assert_eq!([1_000, 60_000, 86_400_000].map(|per| millis(per, Window::Sliding)), [10, 50, 50]);
         assert_eq!([1_000, 60_000, 86_400_000].map(|per| millis(per, Window::Clock)), [50, 500, 500]);
     }
 }

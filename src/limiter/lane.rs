@@ -128,8 +128,8 @@ impl Lane {
             place.leave(told.is_ok());
             match told {
                 // This task may have been held up since: a stale slot is void.
-                Ok(Ok(Verdict::Slot { use_before, .. })) if Instant::now() > use_before => {}
-                Ok(Ok(Verdict::Slot { permit, .. })) => return Ok(permit),
+                Ok(Ok(Verdict::Slot(permit))) if !permit.is_fresh() => {}
+                Ok(Ok(Verdict::Slot(permit))) => return Ok(permit),
                 Ok(Ok(Verdict::Refused(refused))) => return Err(refused),
                 Ok(Err(_)) => return Err(Refused::StoreClosed),
                 Err(_) => return Err(Refused::TooLong { retry_after: self.inner.state.quote(Instant::now()) }),

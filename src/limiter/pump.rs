@@ -148,8 +148,9 @@ impl Pump {
             }
             while let Some(waiter) = self.queue.pop_front() {
                 // What nobody takes ends with the verdict that held it.
-                let permit = Permit::new(&self.state, self.outbox.upgrade().filter(|_| self.group.counts_requests()));
-                if waiter.verdict.send(Verdict::Slot { use_before, permit }).is_ok() {
+                let pump = self.outbox.upgrade().filter(|_| self.group.counts_requests());
+                let permit = Permit::new(use_before, &self.state, pump);
+                if waiter.verdict.send(Verdict::Slot(permit)).is_ok() {
                     break;
                 }
             }
@@ -348,8 +349,9 @@ fn age(arrived: Instant, now: Instant) -> f64 {
 fn grace(group: &Group) -> Duration {
     let fastest = group.limits().fold(f64::INFINITY, |fastest, limit| match limit {
         LimitSpec::Bucket { interval, .. } => fastest.min(*interval),
-        // Their margins allow for it.
-        LimitSpec::Window { .. } | LimitSpec::Concurrent { .. } => fastest,
+        // What is kept from its edges allows for as much.
+        LimitSpec::Window { margin, .. } => fastest.min(4.0 * margin),
+        LimitSpec::Concurrent { .. } => fastest,
     });
     micros(fastest / 4.0).clamp(GRACE_AT_LEAST, GRACE_AT_MOST)
 }

@@ -40,13 +40,8 @@ pub(super) struct Waiter {
 /// What a waiter is told.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// Send now; later than `use_before` the slot is void.
-    Slot {
-        /// The end of the slot's grace.
-        use_before: Instant,
-        /// What the slot permits.
-        permit: Permit,
-    },
+    /// Send now.
+    Slot(Permit),
     /// There will be no slot in time.
     Refused(Refused),
 }
@@ -56,6 +51,7 @@ pub(super) enum Verdict {
 #[derive(Debug)]
 #[must_use = "what it permits counts as over when it is dropped"]
 pub struct Permit {
+    use_before: Instant,
     _under_way: Option<UnderWay>,
 }
 
@@ -66,13 +62,24 @@ struct UnderWay {
 }
 
 impl Permit {
-    /// Counts a request as under way until it is dropped, where a limit cares: `pump` is told of the end.
-    pub(super) fn new(state: &Arc<LaneState>, pump: Option<mpsc::UnboundedSender<Message>>) -> Self {
+    /// Permits one request until `use_before`. Where a limit cares, it counts as under way until this is dropped, and `pump`
+    /// is told of the end.
+    pub(super) fn new(
+        use_before: Instant,
+        state: &Arc<LaneState>,
+        pump: Option<mpsc::UnboundedSender<Message>>,
+    ) -> Self {
         let under_way = pump.map(|pump| {
             state.under_way.fetch_add(1, Ordering::Relaxed);
             UnderWay { state: Arc::clone(state), pump }
         });
-        Self { _under_way: under_way }
+        Self { use_before, _under_way: under_way }
+    }
+
+    /// Whether it is still the instant for which it was granted. Later it is void: sent together with those that follow, the
+    /// request would break the limit.
+    pub fn is_fresh(&self) -> bool {
+        Instant::now() <= self.use_before
     }
 }
 

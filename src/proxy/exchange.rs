@@ -19,7 +19,7 @@ use super::{
     headers,
     metrics::{Outcome, RetryReason, SkipReason},
     preference,
-    record::{Record, Slot},
+    record::Record,
     relay::relay,
     replay::{Copy, Replay},
     respond::{Bound, Refusal},
@@ -281,26 +281,37 @@ impl<'a> Exchange<'a> {
             ready = Some(self.connect(is_again).await?);
         }
         self.record.slot.take_if(|slot| !slot.is_fresh());
-        if self.record.slot.is_none() {
-            self.record.hold();
-            let slot_of_lane = self.slot(&lane, deadline);
-            let waited = match later.filter(|_| is_short) {
-                Some(later) => tokio::try_join!(slot_of_lane, async {
-                    sleep_until(later).await;
-                    self.connect(is_again).await
-                })
-                .map(|(permit, connection)| {
-                    ready = Some(connection);
-                    permit
-                }),
-                None => slot_of_lane.await,
+        let mut is_last = false;
+        loop {
+            if self.record.slot.is_none() {
+                self.record.hold();
+                let slot_of_lane = self.slot(&lane, deadline);
+                let waited = match later.filter(|_| is_short && ready.is_none()) {
+                    Some(later) => tokio::try_join!(slot_of_lane, async {
+                        sleep_until(later).await;
+                        self.connect(is_again).await
+                    })
+                    .map(|(permit, connection)| {
+                        ready = Some(connection);
+                        permit
+                    }),
+                    None => slot_of_lane.await,
+                };
+                self.record.release();
+                self.record.slot = Some(waited?);
+            }
+            let connection = match ready.take().filter(Connection::is_open) {
+                Some(connection) => connection,
+                None => self.connect(is_again).await?,
             };
-            self.record.release();
-            self.record.slot = Some(Slot::new(waited?));
-        }
-        match ready.filter(Connection::is_open) {
-            Some(connection) => Ok(connection),
-            None => self.connect(is_again).await,
+            // The handshake took longer than the slot is good for: another one, with the connection at hand. Once, since
+            // before a slot at a low rate comes the origin may have closed that too.
+            if is_last || self.record.slot.as_ref().is_some_and(Permit::is_fresh) {
+                return Ok(connection);
+            }
+            self.record.slot = None;
+            ready = Some(connection);
+            is_last = true;
         }
     }
 
@@ -392,7 +403,7 @@ impl<'a> Exchange<'a> {
         let origin = hyper::upgrade::on(&mut response);
         self.client.leave_http();
         let tunnel = self.rules.metrics.tunnel();
-        let permit = self.record.slot.take().map(Slot::into_permit);
+        let permit = self.record.slot.take();
         let shutdown = self.client.shutdown().clone();
         self.client.spawn(async move {
             let (_tunnel, _permit) = (tunnel, permit);

@@ -21,35 +21,11 @@ pub(super) struct Record {
     /// Sends so far.
     pub(super) attempts: u32,
     /// The slot it is sent in, or its answer comes in.
-    pub(super) slot: Option<Slot>,
+    pub(super) slot: Option<Permit>,
     status: Option<StatusCode>,
     outcome: Outcome,
     is_complete: bool,
     _inflight: Open,
-}
-
-/// Permission to send one request. Kept to the end of the answer: until then the request counts as under way.
-#[derive(Debug)]
-pub(super) struct Slot {
-    taken: Instant,
-    permit: Permit,
-}
-
-impl Slot {
-    /// A slot that was granted just now.
-    pub(super) fn new(permit: Permit) -> Self {
-        Self { taken: Instant::now(), permit }
-    }
-
-    /// Whether it is still the instant for which it was granted.
-    pub(super) fn is_fresh(&self) -> bool {
-        self.taken.elapsed() <= GRACE
-    }
-
-    /// The request goes on elsewhere, and counts as under way until this is dropped.
-    pub(super) fn into_permit(self) -> Permit {
-        self.permit
-    }
 }
 
 impl Record {
@@ -127,9 +103,6 @@ impl Drop for Record {
         }
     }
 }
-
-/// How long a slot is good for once it was granted.
-const GRACE: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests {
