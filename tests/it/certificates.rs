@@ -11,7 +11,10 @@ use std::{
 
 use ota_pacer::{
     ca::{Authority, CaError, Leaves, MintError},
-    config::host::Host,
+    config::{
+        host::Host,
+        model::{Ca, HostPattern, KeyType},
+    },
 };
 use rustls::{ClientConfig, HandshakeKind, RootCertStore, ServerConfig};
 use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject};
@@ -81,7 +84,7 @@ async fn a_leaf_says_no_more_than_it_must() {
 fn the_authority_may_sign_leaves_and_differs_between_installations() {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let pems = dirs.each_ref().map(|dir| {
-        Authority::open(dir.path()).unwrap();
+        Authority::open(&Ca::at(dir.path())).unwrap();
         ca_of(dir.path())
     });
     let [one, other] = pems.each_ref().map(|der| X509Certificate::from_der(der).unwrap().1);
@@ -99,7 +102,7 @@ fn the_authority_may_sign_leaves_and_differs_between_installations() {
 #[tokio::test]
 async fn a_leaf_is_kept_until_two_thirds_of_its_time_are_over() {
     let dir = tempfile::tempdir().unwrap();
-    let leaves = Leaves::new(Authority::open_at(dir.path(), now() - 40 * DAY).unwrap()).unwrap();
+    let leaves = Leaves::new(Authority::open_at(&Ca::at(dir.path()), now() - 40 * DAY).unwrap()).unwrap();
     let host = host_of("ota.example");
     let minted = now() - 25 * DAY;
     let first = leaves.server_config_at(&host, None, minted).unwrap();
@@ -119,9 +122,9 @@ fn nothing_is_minted_once_the_authority_has_expired() {
     let leaves = leaves(dir.path());
     let (then, host) = (now() + 4000 * DAY, host_of("ota.example"));
     assert!(matches!(leaves.server_config_at(&host, None, then), Err(MintError::AuthorityExpired)));
-    let error = Authority::open_at(dir.path(), then).unwrap_err().to_string();
+    let error = Authority::open_at(&Ca::at(dir.path()), then).unwrap_err().to_string();
     assert!(error.contains("expired since") && error.contains("hint:"), "{error}");
-    let error = Authority::open_at(dir.path(), now() - 10 * DAY).unwrap_err().to_string();
+    let error = Authority::open_at(&Ca::at(dir.path()), now() - 10 * DAY).unwrap_err().to_string();
     assert!(error.contains("not valid before") && error.contains("clock"), "{error}");
 }
 
@@ -211,7 +214,10 @@ fn processes_that_start_at_once_share_one_pair() {
     let dir = tempfile::tempdir().unwrap();
     let certificates: Vec<_> = std::thread::scope(|scope| {
         let starts: Vec<_> = (0..8)
-            .map(|_| scope.spawn(|| Authority::open(dir.path()).map(|authority| ca_at(authority.certificate_path()))))
+            .map(|_| {
+                scope
+                    .spawn(|| Authority::open(&Ca::at(dir.path())).map(|authority| ca_at(authority.certificate_path())))
+            })
             .collect();
         starts.into_iter().map(|start| start.join().unwrap().unwrap()).collect()
     });
@@ -224,7 +230,7 @@ fn processes_that_start_at_once_share_one_pair() {
 #[test]
 fn the_bundle_holds_the_systems_roots_and_ours_and_is_kept_current() {
     let dir = tempfile::tempdir().unwrap();
-    let authority = Authority::open(dir.path()).unwrap();
+    let authority = Authority::open(&Ca::at(dir.path())).unwrap();
     assert!(authority.bundle_path().is_absolute() && authority.certificate_path().is_absolute());
     let read =
         || -> Vec<_> { CertificateDer::pem_file_iter(authority.bundle_path()).unwrap().map(Result::unwrap).collect() };
@@ -234,10 +240,10 @@ fn the_bundle_holds_the_systems_roots_and_ours_and_is_kept_current() {
     assert!(bundle.contains(&ca_of(dir.path())));
 
     fs::write(authority.bundle_path(), "stale").unwrap();
-    Authority::open(dir.path()).unwrap();
+    Authority::open(&Ca::at(dir.path())).unwrap();
     assert_eq!(read(), bundle);
     let written = fs::metadata(authority.bundle_path()).unwrap().modified().unwrap();
-    Authority::open(dir.path()).unwrap();
+    Authority::open(&Ca::at(dir.path())).unwrap();
     assert_eq!(fs::metadata(authority.bundle_path()).unwrap().modified().unwrap(), written, "unchanged, so untouched");
 }
 
@@ -247,13 +253,13 @@ fn the_key_is_for_its_owner_and_an_exposed_one_is_refused() {
     use std::os::unix::fs::PermissionsExt;
 
     let dir = tempfile::tempdir().unwrap();
-    Authority::open(dir.path()).unwrap();
+    Authority::open(&Ca::at(dir.path())).unwrap();
     let key = dir.path().join("ca.key");
     assert_eq!(fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
     fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).unwrap();
-    Authority::open(dir.path()).expect("a group may hold a mounted secret");
+    Authority::open(&Ca::at(dir.path())).expect("a group may hold a mounted secret");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
-    let error = Authority::open(dir.path()).unwrap_err().to_string();
+    let error = Authority::open(&Ca::at(dir.path())).unwrap_err().to_string();
     assert!(error.contains("mode 0644") && error.contains("hint: `chmod 600"), "{error}");
 }
 
@@ -261,11 +267,11 @@ fn the_key_is_for_its_owner_and_an_exposed_one_is_refused() {
 fn what_is_wrong_with_the_files_is_told_with_a_hint() {
     let fresh = || {
         let dir = tempfile::tempdir().unwrap();
-        Authority::open(dir.path()).unwrap();
+        Authority::open(&Ca::at(dir.path())).unwrap();
         dir
     };
     let complaint = |dir: &TempDir| {
-        let error = Authority::open(dir.path()).unwrap_err();
+        let error = Authority::open(&Ca::at(dir.path())).unwrap_err();
         assert!(error.to_string().contains("\n\nhint: "), "{error}");
         error
     };
@@ -308,12 +314,12 @@ fn what_is_wrong_with_the_files_is_told_with_a_hint() {
     assert!(matches!(complaint(&dir), CaError::Write { .. }));
 
     let dir = fresh();
-    let error = Authority::open(&dir.path().join("ca.pem")).unwrap_err();
+    let error = Authority::open(&Ca::at(dir.path().join("ca.pem"))).unwrap_err();
     assert!(matches!(error, CaError::Directory { .. }), "{error}");
 }
 
 fn leaves(dir: &Path) -> Leaves {
-    Leaves::new(Authority::open(dir).unwrap()).unwrap()
+    Leaves::new(Authority::open(&Ca::at(dir)).unwrap()).unwrap()
 }
 
 async fn leaf_for(leaves: &Leaves, dir: &Path, host: &str) -> CertificateDer<'static> {

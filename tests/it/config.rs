@@ -7,7 +7,7 @@ use ota_pacer::{
     cli::{check, explain},
     config::{
         self, Config, Errors,
-        model::{Credential, Limit, OnOutage, PathPattern, Start, UnmatchedHost, UnmatchedPath},
+        model::{Credential, KeyType, Limit, OnOutage, PathPattern, Start, UnmatchedHost, UnmatchedPath},
         schema,
     },
 };
@@ -62,6 +62,10 @@ fn every_key_is_read() {
     assert_eq!((redis.prefix.as_str(), redis.timeout), ("pace", Duration::from_millis(100)));
     assert_eq!((redis.on_outage, redis.expected_instances.get()), (OnOutage::Closed, 4));
     assert_eq!(config.ca.dir, Path::new("/var/lib/ota-pacer"));
+    assert_eq!((config.ca.key_type, config.ca.name_constraints), (KeyType::Rsa2048, true));
+    assert_eq!(config.ca.hosts.len(), 6, "those of the intercepted channels");
+    let intercepted: Vec<bool> = config.channels.iter().map(|channel| channel.intercept).collect();
+    assert_eq!(intercepted, [true, true, false, true, true]);
     assert_eq!(config.upstream.ca_file.as_deref(), Some(Path::new("./roots.pem")));
     assert_eq!(config.upstream.response_timeout, Duration::from_secs(120));
     assert_eq!(config.upstream.idle, Duration::ZERO);
