@@ -6,7 +6,7 @@ use std::{fmt::Write as _, io::Write as _, path::PathBuf, process::ExitCode};
 
 use crate::config::{
     self, Config,
-    model::{Channel, Credential, Endpoint, KeyType, Limit, Matcher, OnOutage, Policy, Start},
+    model::{Channel, Credential, Endpoint, KeyType, Limit, LimitKind, Matcher, OnOutage, Policy, Start, Window},
 };
 
 use self::table::Table;
@@ -84,6 +84,7 @@ pub(super) fn credential(credential: &Credential) -> String {
         Credential::BasicUser => "the user of `Authorization: Basic`".to_owned(),
         Credential::Header(name) => format!("the header `{name}`"),
         Credential::Query(name) => format!("the query parameter `{name}`"),
+        Credential::AuthorizationParam(name) => format!("the parameter `{name}` of `Authorization`"),
         Credential::Label(_) => "one label for all requests".to_owned(),
     }
 }
@@ -101,16 +102,27 @@ pub(super) fn rule(matcher: &Matcher) -> String {
 
 /// The rate and the capacity of a limit.
 pub(super) fn limit(limit: &Limit) -> (String, String) {
-    let Limit::TokenBucket { rate, capacity, start } = limit;
-    let start = if *start == Start::Empty { " (starts empty)" } else { "" };
-    (rate.to_string(), format!("{capacity}{start}"))
+    match limit.kind {
+        LimitKind::TokenBucket { rate, capacity, start } => {
+            let start = if start == Start::Empty { " (starts empty)" } else { "" };
+            (rate.to_string(), format!("{capacity}{start}"))
+        }
+        LimitKind::Window { count, per, window } => {
+            let window = match window {
+                Window::Sliding => "sliding",
+                Window::Clock => "clock",
+            };
+            (format!("{count}/{}", humantime::format_duration(per)), format!("{window} window"))
+        }
+        LimitKind::Concurrent { most } => (String::new(), format!("{most} at once")),
+    }
 }
 
 fn table(channel: &Channel) -> Table {
     let mut table = Table::new(["endpoint", "matches", "rate", "capacity", "cost", "max_wait", "attempts"]);
     rows(&mut table, ["*", "every request of the channel"], &channel.limits, "", &channel.policy);
     for endpoint in &channel.endpoints {
-        let Endpoint { name, matcher, limits, cost, policy } = &**endpoint;
+        let Endpoint { name, matcher, limits, cost, policy, .. } = &**endpoint;
         rows(&mut table, [name, &rule(matcher)], limits, &cost.to_string(), policy);
     }
     table

@@ -8,7 +8,9 @@ use super::{
     conflict::{self, Claim},
     document::{Entry, Kind, Node},
     mistake::{Invalid, Mistake, Span, nearest},
-    model::{Channel, Credential, Endpoint, HostPattern, Limit, Matcher, PathPattern, Policy, Start},
+    model::{
+        Channel, Credential, Endpoint, HostPattern, KeyPart, Limit, LimitKind, Matcher, PathPattern, Policy, Start,
+    },
     reader::{Context, Section, count, flag, text, word},
     schema,
     settings::policy,
@@ -133,7 +135,7 @@ fn endpoint(
     let own = limits(section);
     let cost = section.read("cost", count::<NonZeroU32>).unwrap_or(NonZeroU32::MIN);
     for (limit, span) in own.iter().chain(shared) {
-        let Limit::TokenBucket { capacity, .. } = *limit;
+        let LimitKind::TokenBucket { capacity, .. } = limit.kind else { continue };
         if cost > capacity {
             let message = format!("{what} costs {cost}, more than the capacity {capacity} of its limit");
             let hint = "no request could ever be sent; raise `capacity` or lower `cost`";
@@ -143,7 +145,17 @@ fn endpoint(
     let policy = policy(section, inherited);
     warn_of_short_wait(section, what, cost, &own, shared, policy.max_wait);
     let limits = own.into_iter().map(|(limit, _)| limit).collect();
-    Some((Endpoint { name: name.to_owned(), matcher: Matcher { methods, path: path? }, limits, cost, policy }, at))
+    Some((
+        Endpoint {
+            name: name.to_owned(),
+            matcher: Matcher { methods, path: path? },
+            limits,
+            cost,
+            exempt: false,
+            policy,
+        },
+        at,
+    ))
 }
 
 /// A request that finds its bucket spent waits at least for its own refill.
@@ -156,7 +168,7 @@ fn warn_of_short_wait(
     max_wait: Duration,
 ) {
     for (limit, span) in own.iter().chain(shared) {
-        let Limit::TokenBucket { rate, .. } = *limit;
+        let LimitKind::TokenBucket { rate, .. } = limit.kind else { continue };
         let refill = rate.interval_micros() * f64::from(cost.get());
         if refill > max_wait.as_secs_f64() * 1e6 {
             let message = format!(
@@ -273,7 +285,8 @@ fn limit(cx: &Context<'_>, item: &Rc<Node>) -> Option<Limit> {
         cx.mistake(Mistake::new(&item.span, "an empty limit", "for example `{ rate: 20/s, capacity: 40 }`"));
     }
     section.finish();
-    Some(Limit::TokenBucket { rate: rate.or(interval)?.scaled(safety), capacity, start })
+    let kind = LimitKind::TokenBucket { rate: rate.or(interval)?.scaled(safety), capacity, start };
+    Some(Limit { kind, key: vec![KeyPart::Credential], adaptive: None })
 }
 
 fn fraction(text: &str) -> Result<f64, Invalid> {

@@ -57,6 +57,7 @@ pub fn parse(file: &str, text: &str, env: impl Fn(&str) -> Option<String>) -> Re
         ca: settings::ca(&root),
         upstream: settings::upstream(&root),
         unmatched: settings::unmatched(&root),
+        priority: model::Priority::default(),
         annotate: settings::annotate(&root),
         channels: channels::channels(&root, settings::defaults(&root)),
         warnings: Vec::new(),

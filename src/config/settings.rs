@@ -139,7 +139,7 @@ pub(super) fn policy(section: &Section<'_>, inherited: Policy) -> Policy {
         section.context().mistake(Mistake::new(&section.span(at), message, hint));
     }
     section.finish();
-    Policy { max_wait, retry }
+    Policy { max_wait, max_queue: inherited.max_queue, retry }
 }
 
 /// `IP:port` or `localhost:port`.
