@@ -8,6 +8,7 @@ mod config;
 mod fleet_outage;
 mod fleet_pause;
 mod fleet_rate;
+mod interception;
 mod layers;
 mod limiter;
 mod limiter_script;

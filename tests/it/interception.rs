@@ -1,0 +1,231 @@
+//! Which tunnels are opened, what clients see of it whatever they call the host, and what is said where they refuse.
+#![expect(clippy::unwrap_used, reason = "a test fails where its helpers do")]
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+    time::Duration,
+};
+
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject};
+use tempfile::TempDir;
+use tokio::{net::TcpListener, task::JoinHandle, time::Instant};
+
+use super::proxy_rig::{Rig, Wire, field, status, within};
+use crate::support::process::{Ended, Process};
+
+/// Each is the name of a host as a client may write it, and whether curl checks it as an address.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_spelling_of_a_host_is_intercepted_with_a_certificate_that_verifies() {
+    for settings in ["", "key_type: rsa2048", "name_constraints: true", "key_type: rsa2048, name_constraints: true"] {
+        let origin = TlsOrigin::start("127.0.0.1", &HOSTS).await;
+        let rig = rig(&origin, settings).await;
+        for host in ["127.0.0.1", "localhost", "LOCALHOST", "localhost."] {
+            let ended = curl(&rig, &["-fsS", &format!("https://{host}:{}/fast/", origin.port)]).await;
+            assert_eq!(ended.stdout.trim_end(), "ok", "{host}, {settings}: {ended:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ipv6_address_is_intercepted() {
+    let origin = TlsOrigin::start("[::1]", &HOSTS).await;
+    for settings in ["", "name_constraints: true"] {
+        let rig = rig(&origin, settings).await;
+        let ended = curl(&rig, &["-fsSg", &format!("https://[::1]:{}/fast/", origin.port)]).await;
+        assert_eq!(ended.stdout.trim_end(), "ok", "{settings}: {ended:?}");
+    }
+}
+
+/// No resolver knows these names, so what is asked is the certificate alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_internationalized_name_is_intercepted_in_either_form() {
+    let origin = TlsOrigin::start("127.0.0.1", &HOSTS).await;
+    let rig = rig(&origin, "name_constraints: true").await;
+    for (connect, sni) in [
+        ("xn--bcher-kva.test:443", "xn--bcher-kva.test"),
+        ("XN--BCHER-KVA.TEST.:443", "xn--bcher-kva.test"),
+        ("any.wild.test:443", "any.wild.test"),
+    ] {
+        let ended = s_client(&rig, connect, &["-servername", sni, "-verify_hostname", sni]).await;
+        assert_verified(&ended, connect);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_the_server_name_is_the_certificate_is_good_for_the_host_of_the_connect() {
+    for settings in ["", "key_type: rsa2048", "name_constraints: true"] {
+        let origin = TlsOrigin::start("127.0.0.1", &HOSTS).await;
+        let rig = rig(&origin, settings).await;
+        for (connect, arguments) in [
+            ("localhost:443", &["-noservername", "-verify_hostname", "localhost"][..]),
+            ("127.0.0.1:443", &["-noservername", "-verify_ip", "127.0.0.1"]),
+            ("127.0.0.1:443", &["-servername", "localhost", "-verify_ip", "127.0.0.1"]),
+            // No name of the protocol, which some clients send all the same.
+            ("127.0.0.1:443", &["-servername", "127.0.0.1", "-verify_ip", "127.0.0.1"]),
+            ("localhost:443", &["-servername", "other.wild.test", "-verify_hostname", "localhost"]),
+            ("localhost:443", &["-servername", "other.wild.test", "-verify_hostname", "other.wild.test"]),
+            ("localhost:443", &["-servername", "of.nobody", "-verify_hostname", "localhost"]),
+        ] {
+            for version in ["-tls1_2", "-tls1_3"] {
+                let ended = s_client(&rig, connect, &[arguments, &[version]].concat()).await;
+                assert_verified(&ended, &format!("{connect} {arguments:?} {settings}"));
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_without_ecdsa_needs_an_rsa_authority() {
+    let origin = TlsOrigin::start("127.0.0.1", &HOSTS).await;
+    let old =
+        ["-tls1_2", "-cipher", "ECDHE-RSA-AES128-GCM-SHA256", "-sigalgs", "RSA+SHA256", "-servername", "localhost"];
+    let rsa = rig(&origin, "key_type: rsa2048").await;
+    assert_verified(&s_client(&rsa, "localhost:443", &old).await, "RSA");
+    let ecdsa = rig(&origin, "").await;
+    assert!(!s_client(&ecdsa, "localhost:443", &old).await.status.success());
+}
+
+#[tokio::test]
+async fn a_host_that_is_not_intercepted_is_relayed_unread_and_paced_by_the_connection() {
+    let origin = TlsOrigin::start("127.0.0.1", &HOSTS).await;
+    let channels = format!(
+        "upstream: {{ ca_file: '{}' }}\nchannels: {{ pinned: {{ hosts: [localhost], intercept: false, \
+         limits: [{{ rate: 4/s, capacity: 1 }}], max_wait: 10s }} }}",
+        origin.root.display()
+    );
+    let rig = Rig::configured(&channels, "").await;
+    let begun = Instant::now();
+    for number in 0..3_u32 {
+        let mut client = rig.connect().await;
+        client.send(format!("CONNECT localhost:{} HTTP/1.1\r\n\r\n", origin.port)).await;
+        assert_eq!(status(&client.head().await), 200);
+        assert!(begun.elapsed() >= Duration::from_millis(250) * number, "tunnel {number} after {:?}", begun.elapsed());
+        // The certificate is the origin's own.
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(trusting(&origin.root)));
+        let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+        let mut client = Wire::new(connector.connect(name, client.stream).await.unwrap());
+        for _ in 0..5 {
+            client.send("GET /any HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+            let head = client.head().await;
+            assert_eq!((status(&head), client.body(&head).await.as_str()), (200, "ok"), "and unpaced inside");
+            assert_eq!(field(&head, "x-pacer-bucket"), None);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_tunnel_that_would_wait_too_long_is_refused_with_the_time() {
+    let origin = TlsOrigin::start("127.0.0.1", &HOSTS).await;
+    let channels = "channels: { pinned: { hosts: [localhost], intercept: false, \
+                    limits: [{ rate: 1/h, capacity: 1 }], max_wait: 100ms } }";
+    let rig = Rig::configured(channels, "").await;
+    let request = format!("CONNECT localhost:{} HTTP/1.1\r\n\r\n", origin.port);
+    let mut first = rig.connect().await;
+    first.send(&request).await;
+    assert_eq!(status(&first.head().await), 200);
+    let answer = rig.ask(&request).await;
+    assert_eq!((status(&answer), field(&answer, "connection")), (429, Some("close")), "{answer}");
+    assert!(field(&answer, "retry-after").unwrap().parse::<u64>().unwrap() > 3_500, "{answer}");
+}
+
+/// What the proxy is configured to intercept here.
+const CHANNELS: &str = "
+channels:
+  ota:
+    hosts: [localhost, 127.0.0.1, '[::1]', bücher.test, '*.wild.test']
+    endpoints:
+      fast:
+        match: { path: '/fast/**' }
+        limits: [{ rate: 1000/s, capacity: 1000 }]
+";
+
+async fn rig(origin: &TlsOrigin, ca_settings: &str) -> Rig {
+    Rig::configured(&format!("upstream: {{ ca_file: '{}' }}\n{CHANNELS}", origin.root.display()), ca_settings).await
+}
+
+/// An OTA that answers everything with `ok`.
+struct TlsOrigin {
+    port: u16,
+    root: PathBuf,
+    _directory: TempDir,
+    accepting: JoinHandle<()>,
+}
+
+impl TlsOrigin {
+    async fn start(address: &str, names: &[&str]) -> Self {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let own =
+            rcgen::generate_simple_self_signed(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
+        let directory = TempDir::new().unwrap();
+        let root = directory.path().join("origin.pem");
+        std::fs::write(&root, own.cert.pem()).unwrap();
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(own.signing_key.serialize_der()));
+        let chain = vec![own.cert.der().clone()];
+        let config = rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key).unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind(format!("{address}:0")).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let accepting = tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let Ok(stream) = acceptor.accept(stream).await else { return };
+                    let mut client = Wire::new(stream);
+                    while client.try_head().await.is_some() {
+                        client.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+                    }
+                });
+            }
+        });
+        Self { port, root, _directory: directory, accepting }
+    }
+}
+
+impl Drop for TlsOrigin {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// As a client that trusts the proxy's authority alone.
+async fn curl(rig: &Rig, arguments: &[&str]) -> Ended {
+    let mut command = Command::new("curl");
+    command.args(["--proxy", &format!("http://{}", rig.address), "--noproxy", "", "--cacert"]).arg(ca_of(rig));
+    command.args(arguments);
+    end_of("curl", command).await
+}
+
+/// As a client that verifies strictly, which Python does since 3.13.
+async fn s_client(rig: &Rig, connect: &str, arguments: &[&str]) -> Ended {
+    let mut command = Command::new("openssl");
+    command.args(["s_client", "-proxy", &rig.address.to_string(), "-connect", connect, "-no-CApath", "-no-CAstore"]);
+    command.args(["-x509_strict", "-purpose", "sslserver", "-verify_return_error", "-CAfile"]).arg(ca_of(rig));
+    command.args(arguments);
+    end_of("openssl", command).await
+}
+
+async fn end_of(name: &'static str, mut command: Command) -> Ended {
+    crate::support::worker::without_proxy_variables(&mut command);
+    let running = tokio::task::spawn_blocking(move || Process::start(name, &mut command).wait(Duration::from_secs(20)));
+    within(running).await.unwrap()
+}
+
+fn assert_verified(ended: &Ended, what: &str) {
+    assert!(ended.status.success() && ended.stdout.contains("Verify return code: 0 (ok)"), "{what}: {ended:?}");
+}
+
+fn ca_of(rig: &Rig) -> PathBuf {
+    rig.directory.path().join("ca/ca.pem")
+}
+
+fn trusting(root: &Path) -> rustls::ClientConfig {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(root).unwrap()).unwrap();
+    rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()
+}
+
+/// What the origin's certificate is good for.
+const HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
