@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where its helpers do")]
 
 use std::{
+    io::{Read, Write},
     path::{Path, PathBuf},
     process::Command,
     sync::Arc,
@@ -13,7 +14,12 @@ use tempfile::TempDir;
 use tokio::{net::TcpListener, task::JoinHandle, time::Instant};
 
 use super::proxy_rig::{Rig, Wire, field, status, within};
-use crate::support::process::{Ended, Process};
+use crate::support::{
+    clock::wait_for,
+    mock_ota::MockOta,
+    process::{Ended, Process},
+    proxy::{Proxy, Settings},
+};
 
 /// Each is the name of a host as a client may write it, and whether curl checks it as an address.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -128,6 +134,102 @@ async fn a_tunnel_that_would_wait_too_long_is_refused_with_the_time() {
     let answer = rig.ask(&request).await;
     assert_eq!((status(&answer), field(&answer, "connection")), (429, Some("close")), "{answer}");
     assert!(field(&answer, "retry-after").unwrap().parse::<u64>().unwrap() > 3_500, "{answer}");
+}
+
+#[test]
+fn a_client_that_refuses_is_counted_for_its_host_and_told_with_the_remedy_once() {
+    let refusals = Refusals::start();
+    for _ in 0..3 {
+        let mut command = Command::new("curl");
+        command.args(["-s", "--noproxy", "", "--proxy", &refusals.proxy.url(), "--cacert"]).arg(refusals.ota.ca_file());
+        crate::support::worker::without_proxy_variables(&mut command);
+        let ended = Process::start("curl", command.arg(&refusals.ota.https)).wait(Duration::from_secs(20));
+        assert_eq!(ended.status.code(), Some(60), "curl does not know the CA: {ended:?}");
+    }
+    let line = refusals.told(3);
+    for part in
+        ["WARN", "channel=\"booking_com\"", "host=localhost", "does not trust the CA", "`CURL_CA_BUNDLE`", "untold=0"]
+    {
+        assert!(line.contains(part), "{part} is not in {line}");
+    }
+}
+
+#[test]
+fn a_client_that_leaves_without_a_word_is_taken_for_one_that_pins() {
+    let refusals = Refusals::start();
+    let mut client = refusals.tunnel();
+    let config = Arc::new(trusting(&refusals.ota.ca_file()));
+    let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+    rustls::ClientConnection::new(config, name).unwrap().write_tls(&mut client).unwrap();
+    // The server's answer begins with its certificate on the way.
+    client.read_exact(&mut [0; 5]).unwrap();
+    drop(client);
+    let line = refusals.told(1);
+    assert!(line.contains("`intercept: false`") && line.contains("`bundle.pem`"), "{line}");
+}
+
+#[test]
+fn a_client_of_another_protocol_is_told_to_be_left_alone() {
+    let refusals = Refusals::start();
+    let mut client = refusals.tunnel();
+    client.write_all(b"\0\x01\x02\x03").unwrap();
+    let line = refusals.told(1);
+    assert!(line.contains("neither TLS nor HTTP: relayed unpaced") && line.contains("`intercept: false`"), "{line}");
+
+    let refusals = Refusals::start();
+    let mut client = refusals.tunnel();
+    let mut config = trusting(&refusals.ota.ca_file());
+    config.alpn_protocols = vec![b"of-its-own".to_vec()];
+    let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+    rustls::ClientConnection::new(Arc::new(config), name).unwrap().write_tls(&mut client).unwrap();
+    let line = refusals.told(1);
+    assert!(line.contains("does not offer HTTP/1.1") && line.contains("allow the client HTTP/1.1"), "{line}");
+}
+
+/// A proxy whose clients refuse it.
+struct Refusals {
+    ota: MockOta,
+    proxy: Proxy,
+}
+
+impl Refusals {
+    #[track_caller]
+    fn start() -> Self {
+        // The helpers of the other tests run in this process.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let ota = MockOta::start(&[]);
+        let proxy = Settings::for_ota(&ota).endpoint("any", "/**", "100/s", 100).start();
+        Self { ota, proxy }
+    }
+
+    /// A tunnel to a host that the proxy intercepts.
+    fn tunnel(&self) -> std::net::TcpStream {
+        let mut stream = std::net::TcpStream::connect(self.proxy.address()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let authority = self.ota.https.trim_start_matches("https://");
+        write!(stream, "CONNECT {authority} HTTP/1.1\r\n\r\n").unwrap();
+        let mut answer = [0; "HTTP/1.1 200 OK\r\n\r\n".len()];
+        stream.read_exact(&mut answer).unwrap();
+        assert!(answer.starts_with(b"HTTP/1.1 200 "));
+        stream
+    }
+
+    /// Waits until that many failures are counted, and gives the one line that tells of them.
+    #[track_caller]
+    fn told(&self, count: u32) -> String {
+        let counted = || self.proxy.metrics().sum("ota_pacer_interception_failures_total", &[("host", "localhost")]);
+        wait_for("failures are counted", Duration::from_secs(20), || {
+            (counted() == Some(f64::from(count))).then_some(())
+        });
+        let lines = || -> Vec<String> {
+            let log = self.proxy.log().text();
+            log.lines().filter(|line| line.contains("could not be intercepted")).map(str::to_owned).collect()
+        };
+        let told =
+            wait_for("a failure is told", Duration::from_secs(20), || Some(lines()).filter(|lines| !lines.is_empty()));
+        assert_eq!(told.len(), 1, "{told:?}");
+        told.into_iter().next().unwrap()
+    }
 }
 
 /// What the proxy is configured to intercept here.
