@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject};
+use rustls::{
+    SupportedProtocolVersion,
+    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject},
+};
 use tempfile::TempDir;
 use tokio::{net::TcpListener, task::JoinHandle, time::Instant};
 
@@ -118,6 +121,20 @@ async fn a_host_that_is_not_intercepted_is_relayed_unread_and_paced_by_the_conne
             assert_eq!((status(&head), client.body(&head).await.as_str()), (200, "ok"), "and unpaced inside");
             assert_eq!(field(&head, "x-pacer-bucket"), None);
         }
+    }
+}
+
+#[tokio::test]
+async fn an_origin_that_wants_a_certificate_of_the_client_is_a_502_with_the_remedy() {
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let origin = TlsOrigin::wanting("127.0.0.1", &HOSTS, Some(version)).await;
+        let rig = rig(&origin, "").await;
+        let authority = format!("localhost:{}", origin.port);
+        let answer = rig
+            .ask(format!("GET https://{authority}/fast/ HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n"))
+            .await;
+        assert_eq!(status(&answer), 502, "{answer}");
+        assert!(answer.contains("`intercept: false`"), "{version:?}: {answer}");
     }
 }
 
@@ -257,6 +274,11 @@ struct TlsOrigin {
 
 impl TlsOrigin {
     async fn start(address: &str, names: &[&str]) -> Self {
+        Self::wanting(address, names, None).await
+    }
+
+    /// One that wants a certificate of its clients, in this version of TLS.
+    async fn wanting(address: &str, names: &[&str], wants: Option<&'static SupportedProtocolVersion>) -> Self {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let own =
             rcgen::generate_simple_self_signed(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
@@ -265,7 +287,16 @@ impl TlsOrigin {
         std::fs::write(&root, own.cert.pem()).unwrap();
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(own.signing_key.serialize_der()));
         let chain = vec![own.cert.der().clone()];
-        let config = rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key).unwrap();
+        let config = match wants {
+            None => rustls::ServerConfig::builder().with_no_client_auth(),
+            Some(version) => {
+                let mut roots = rustls::RootCertStore::empty();
+                roots.add(own.cert.der().clone()).unwrap();
+                let verifier = rustls::server::WebPkiClientVerifier::builder(Arc::new(roots)).build().unwrap();
+                rustls::ServerConfig::builder_with_protocol_versions(&[version]).with_client_cert_verifier(verifier)
+            }
+        };
+        let config = config.with_single_cert(chain, key).unwrap();
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind(format!("{address}:0")).await.unwrap();
         let port = listener.local_addr().unwrap().port();
