@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     io,
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -139,13 +140,14 @@ impl Failures {
         Self { hosts: hosts.map(host).collect() }
     }
 
-    /// Counts a failure at `host`, and says so, unless one was told of within a minute.
-    pub(super) fn report(&self, host: &HostPattern, failure: &Failure, trust: Trust) {
+    /// Counts a failure at `host`, and says so, unless one was told of within a minute. `ca_dir` has the files that the
+    /// remedy names.
+    pub(super) fn report(&self, host: &HostPattern, failure: &Failure, trust: Trust, ca_dir: &Path) {
         let Some(Host { channel, count, told }) = self.hosts.get(host) else { return };
         count.increment(1);
         let Some(untold) = told.lock().unwrap_or_else(PoisonError::into_inner).tell(Instant::now()) else { return };
-        let hint = failure.hint(trust);
-        tracing::warn!(channel, %host, %failure, untold, hint, "a connection could not be intercepted");
+        let (hint, ca_dir) = (failure.hint(trust), ca_dir.display());
+        tracing::warn!(channel, %host, %failure, untold, hint, %ca_dir, "a connection could not be intercepted");
     }
 }
 

@@ -73,7 +73,8 @@ fn open_intercepted(
         // A client gone before its 200 is no event.
         let Ok(upgraded) = upgrade.await else { return };
         let Err((failure, lost)) = intercept(&inner, TokioIo::new(upgraded), &authority).await else { return };
-        inner.proxy().metrics.interception_failures().report(&pattern, &failure, trust);
+        let proxy = inner.proxy();
+        proxy.metrics.interception_failures().report(&pattern, &failure, trust, proxy.leaves.authority().dir());
         if let Some(io) = lost {
             relay_unread(&inner, io, &authority).await;
         }
