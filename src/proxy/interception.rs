@@ -30,6 +30,9 @@ pub(super) enum Failure {
     /// The client closed the connection in place of an answer to the certificate.
     #[error("the client closed the connection during the TLS handshake, without an alert")]
     Closed,
+    /// The client closed the connection as soon as it had seen the certificate: some look at it only after the handshake.
+    #[error("the client closed the connection right after the TLS handshake, without a request")]
+    Unused,
     /// The client has no version or algorithm of TLS in common with us.
     #[error("the client's TLS is too old: {0}")]
     Incompatible(String),
@@ -87,7 +90,7 @@ impl Failure {
             Self::Unaccepted(_) => {
                 format!("{trust}; if it is set, the client pins the host's own certificate: {EXCLUDE}")
             }
-            Self::Closed => format!(
+            Self::Closed | Self::Unused => format!(
                 "clients that pin the host's certificate do so, and some that do not trust the CA: {trust}; if it is set, {EXCLUDE}"
             ),
             Self::Incompatible(_) => format!(
