@@ -1,8 +1,6 @@
 # The proxy alone, as a user without rights, on a base with nothing but libc and CA certificates.
 
 FROM rust:1.95-bookworm AS build
-# aws-lc-sys, the provider of TLS, is C and builds with cmake.
-RUN apt-get update && apt-get install -y --no-install-recommends cmake && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY . .
 RUN cargo build --locked --release --bin ota-pacer

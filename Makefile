@@ -1,12 +1,13 @@
 # run   start the proxy on config/ota-pacer.yaml, with its buckets in memory
 # test  everything that must hold: format, lints, unit, integration and doc tests
 # demo  six workers against an OTA, without and with ota-pacer
+# bench what a request costs: ota-pacer, a bare proxy and no proxy, side by side
 # tools what `test` and `demo` use besides Rust
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 NODE   := $(TARGET)/tools/node_modules/node/bin/node
 
-.PHONY: run test lint demo tools redis requests java
+.PHONY: run test lint demo bench tools redis requests java
 
 run:
 	cargo run --locked -- serve --config config/ota-pacer.yaml
@@ -27,6 +28,10 @@ lint:
 demo: requests
 	cargo build --locked --bin ota-pacer --example mock_ota
 	python3 examples/demo/demo.py --bin-dir $(TARGET)/debug
+
+bench:
+	cargo build --locked --release --bins --example bare_proxy --example mock_ota
+	cargo bench --locked --bench proxy
 
 tools: redis requests java $(NODE)
 

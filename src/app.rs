@@ -1,5 +1,7 @@
 //! One running instance: the configuration wired to sockets, from bind to drain.
 
+mod reload;
+
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::{
@@ -21,30 +23,37 @@ use crate::{
     upstream::{self, Upstream},
 };
 
+use self::reload::ReloadMetrics;
+
+pub use self::reload::{Reloader, Watch};
+
 /// A running instance.
 #[derive(Debug)]
 pub struct App {
+    config: Config,
     address: SocketAddr,
     admin_address: Option<SocketAddr>,
     environment: Vec<(String, String)>,
     draining: CancellationToken,
     drained: CancellationToken,
-    proxy: JoinHandle<()>,
+    proxy: Arc<Proxy>,
+    serving: JoinHandle<()>,
     admin: Option<JoinHandle<()>>,
+    reloads: ReloadMetrics,
 }
 
 /// Why an instance did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A socket of the configuration is not to be had.
-    #[error("cannot listen on `{address}` (`{key}`): {reason}\n\nhint: {hint}", reason = reason(.source), hint = hint(.source))]
+    #[error("cannot listen on `{address}` (`{key}`): {reason}\n\nhint: {hint}", reason = reason(.cause), hint = hint(.cause))]
     Bind {
         /// Where the address stands in the configuration.
         key: &'static str,
         /// The address.
         address: SocketAddr,
-        /// What the system said.
-        source: io::Error,
+        /// What the system said. No `source`: a report would add it behind the hint.
+        cause: io::Error,
     },
     /// The certificate authority can be neither read nor made.
     #[error(transparent)]
@@ -71,14 +80,15 @@ pub async fn start(config: Config) -> Result<App, StartError> {
     let upstream = Upstream::new(&config.upstream)?;
     let metrics = telemetry::install_recorder()?;
     limiter::describe_metrics();
+    let reloads = ReloadMetrics::new();
     let limiter = Limiter::open(&config).await?;
 
-    let address = listener.local_addr().map_err(|source| lost("listen", config.listen, source))?;
+    let address = listener.local_addr().map_err(|cause| lost("listen", config.listen, cause))?;
     let environment = ca::environment::variables(&ca::environment::proxy_url(address), &authority);
     let (draining, drained) = (CancellationToken::new(), CancellationToken::new());
     let router = Router::new(&config);
     let proxy = Arc::new(Proxy::new(&config, router, limiter.clone(), upstream, Leaves::new(authority)?));
-    let proxy = tokio::spawn(proxy::serve(listener, proxy, draining.clone()));
+    let serving = tokio::spawn(proxy::serve(listener, proxy.clone(), draining.clone()));
 
     let upkeep = (limiter.clone(), metrics.clone(), drained.clone());
     tokio::spawn(async move {
@@ -105,7 +115,7 @@ pub async fn start(config: Config) -> Result<App, StartError> {
     if let Some(address) = admin_address {
         info!(addr = %address, "admin listening");
     }
-    Ok(App { address, admin_address, environment, draining, drained, proxy, admin })
+    Ok(App { config, address, admin_address, environment, draining, drained, proxy, serving, admin, reloads })
 }
 
 impl App {
@@ -124,17 +134,22 @@ impl App {
         &self.environment
     }
 
+    /// What keeps this instance to the file that it was started from.
+    pub fn reloader(&self, watch: Watch) -> Reloader {
+        Reloader::new(watch, self.config.clone(), self.proxy.clone(), self.reloads.clone())
+    }
+
     /// Accepts no more, finishes what is under way within the drain timeout, and ends.
     pub async fn shutdown(self) {
         info!("draining");
         self.draining.cancel();
-        let proxy = self.proxy.await;
+        let served = self.serving.await;
         self.drained.cancel();
         if let Some(admin) = self.admin {
             // A panic there has been reported where it happened.
             drop(admin.await);
         }
-        match proxy {
+        match served {
             Ok(()) => info!("drained"),
             Err(error) => tracing::error!(%error, "the proxy did not end by itself"),
         }
@@ -149,11 +164,11 @@ fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, StartErro
         socket.bind(address)?;
         socket.listen(BACKLOG)
     };
-    listen().map_err(|source| lost(key, address, source))
+    listen().map_err(|cause| lost(key, address, cause))
 }
 
-fn lost(key: &'static str, address: SocketAddr, source: io::Error) -> StartError {
-    StartError::Bind { key, address, source }
+fn lost(key: &'static str, address: SocketAddr, cause: io::Error) -> StartError {
+    StartError::Bind { key, address, cause }
 }
 
 fn reason(error: &io::Error) -> String {
@@ -195,6 +210,7 @@ fn status(limiter: &Limiter, started: Instant) -> serde_json::Value {
                 "oldest_wait_seconds": lane.oldest_wait.as_secs_f64(),
                 "pause_remaining_seconds": lane.pause.as_secs_f64(),
                 "tokens": lane.tokens,
+                "adaptive_rate": lane.adaptive_rate,
             })
         })
         .collect();

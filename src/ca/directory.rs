@@ -25,7 +25,7 @@ pub(super) struct Directory {
 impl Directory {
     /// Makes it where it is not there.
     pub(super) fn open(dir: &Path) -> Result<Self, CaError> {
-        let unusable = |source| CaError::Directory { dir: dir.to_owned(), source };
+        let unusable = |cause| CaError::Directory { dir: dir.to_owned(), cause };
         fs::create_dir_all(dir).map_err(unusable)?;
         // Clients get these paths in their environment, wherever they run.
         let path = fs::canonicalize(dir).map_err(unusable)?;
@@ -56,7 +56,7 @@ impl Directory {
     /// What `ca.pem` holds.
     pub(super) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, CaError> {
         let path = self.certificate();
-        let pem = fs::read(&path).map_err(|source| CaError::Read { path: path.clone(), source })?;
+        let pem = fs::read(&path).map_err(|cause| CaError::Read { path: path.clone(), cause })?;
         CertificateDer::pem_slice_iter(&pem)
             .collect::<Result<_, _>>()
             .map_err(|error| CaError::Certificate { path, reason: error.to_string() })
@@ -69,7 +69,7 @@ impl Directory {
         let mut made = Vec::new();
         for (path, extension, readers) in pairs {
             let aside = self.path.join(format!("{RETIRED}{stamp}.{extension}"));
-            let contents = fs::read(&path).map_err(|source| CaError::Read { path, source })?;
+            let contents = fs::read(&path).map_err(|cause| CaError::Read { path, cause })?;
             self.write(&aside, &contents, readers)?;
             made.push(aside);
         }
@@ -93,7 +93,7 @@ impl Directory {
     /// Writes a file of the directory.
     #[expect(clippy::unused_self, reason = "only who holds the directory may write there")]
     pub(super) fn write(&self, path: &Path, contents: &[u8], readers: Readers) -> Result<(), CaError> {
-        files::write(path, contents, readers).map_err(|source| CaError::Write { path: path.to_owned(), source })
+        files::write(path, contents, readers).map_err(|cause| CaError::Write { path: path.to_owned(), cause })
     }
 
     /// Writes a public file of the directory, unless it is so already.

@@ -2,35 +2,36 @@
 
 use std::{io, path::PathBuf};
 
-/// Why the authority could not be opened. The text ends with a hint.
+/// Why the authority could not be opened. The text ends with a hint, so it holds the cause, which is no `source` for a report
+/// to add behind it.
 #[derive(Debug, thiserror::Error)]
 pub enum CaError {
     /// The directory cannot be made or opened.
-    #[error("cannot open the CA directory `{}`: {source}\n\nhint: `ca.dir` must be a directory that this user may read and write", dir.display())]
+    #[error("cannot open the CA directory `{}`: {cause}\n\nhint: `ca.dir` must be a directory that this user may read and write", dir.display())]
     Directory {
         /// The directory of the configuration.
         dir: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A file cannot be read.
-    #[error("cannot read `{}`: {source}\n\nhint: the user that runs ota-pacer must be able to read it", path.display())]
+    #[error("cannot read `{}`: {cause}\n\nhint: the user that runs ota-pacer must be able to read it", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A file cannot be written.
     #[error(
-        "cannot write `{}`: {source}\n\nhint: make `ca.dir` writable: `bundle.pem` is kept current there even when the key and the certificate are your own",
+        "cannot write `{}`: {cause}\n\nhint: make `ca.dir` writable: `bundle.pem` is kept current there even when the key and the certificate are your own",
         path.display()
     )]
     Write {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// One of the pair is there, the other is not.
     #[error(

@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -44,35 +45,17 @@ pub(super) fn lock(dir: &Path) -> io::Result<File> {
 }
 
 /// The permission bits that let users outside the owner and the group at the file; `None` where there are none.
-#[cfg(unix)]
 pub(super) fn exposed_mode(file: &File) -> io::Result<Option<u32>> {
-    use std::os::unix::fs::PermissionsExt;
-
     let mode = file.metadata()?.permissions().mode() & 0o7777;
     Ok((mode & 0o007 != 0).then_some(mode))
 }
 
-/// Elsewhere the directory's access list decides, which nothing portable can read.
-#[cfg(not(unix))]
-pub(super) fn exposed_mode(_file: &File) -> io::Result<Option<u32>> {
-    Ok(None)
-}
-
 fn create(path: &Path, readers: Readers) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-
-        options.mode(match readers {
-            Readers::Owner => 0o600,
-            Readers::Everyone => 0o644,
-        });
-    }
-    #[cfg(not(unix))]
-    let _ = readers;
-    options.open(path)
+    let mode = match readers {
+        Readers::Owner => 0o600,
+        Readers::Everyone => 0o644,
+    };
+    OpenOptions::new().write(true).create_new(true).mode(mode).open(path)
 }
 
 fn temporary_beside(path: &Path) -> PathBuf {
@@ -94,11 +77,8 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
-    #[cfg(unix)]
     #[test]
     fn a_private_file_is_private() {
-        use std::os::unix::fs::PermissionsExt;
-
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ca.key");
         write(&path, b"secret", Readers::Owner).unwrap();

@@ -30,7 +30,7 @@ pub(super) fn is_rsa(key: &KeyPair) -> bool {
 /// every client that trusts us, and a warning in a log has never closed such a hole. The group is let be, for
 /// containers that mount secrets for one.
 pub(super) fn read(path: &Path) -> Result<KeyPair, CaError> {
-    let unreadable = |source: io::Error| CaError::Read { path: path.to_owned(), source };
+    let unreadable = |cause: io::Error| CaError::Read { path: path.to_owned(), cause };
     let mut file = File::open(path).map_err(unreadable)?;
     if let Some(mode) = files::exposed_mode(&file).map_err(unreadable)? {
         return Err(CaError::KeyExposed { path: path.to_owned(), mode });

@@ -55,7 +55,14 @@ pub fn summary(config: &Config) -> String {
     let constrained = if config.ca.name_constraints { ", for the hosts below alone" } else { "" };
     let ca = format!("{}: {}{constrained}", config.ca.dir.display(), key_type(config.ca.key_type));
     let admin = config.admin.map_or_else(|| "nowhere".to_owned(), |admin| admin.to_string());
-    for (name, value) in [("listen", config.listen.to_string()), ("admin", admin), ("buckets", store), ("ca", ca)] {
+    let classes = format!(
+        "`{}: batch` waits behind the rest, at most {} behind younger requests",
+        config.priority.header,
+        humantime::format_duration(config.priority.ageing)
+    );
+    let head =
+        [("listen", config.listen.to_string()), ("admin", admin), ("buckets", store), ("ca", ca), ("classes", classes)];
+    for (name, value) in head {
         writeln!(text, "{name:<8} {value}").expect(STRING);
     }
     for channel in &config.channels {
@@ -100,30 +107,45 @@ pub(super) fn rule(matcher: &Matcher) -> String {
     }
 }
 
-/// The rate and the capacity of a limit.
+/// What a limit allows: how much and how often, and how much at once.
 pub(super) fn limit(limit: &Limit) -> (String, String) {
     match limit.kind {
         LimitKind::TokenBucket { rate, capacity, start } => {
             let start = if start == Start::Empty { " (starts empty)" } else { "" };
-            (rate.to_string(), format!("{capacity}{start}"))
+            let adaptive = limit
+                .adaptive
+                .map_or_else(String::new, |adaptive| format!(" (adaptive, at least {})", rate.scaled(adaptive.floor)));
+            (format!("{rate}{adaptive}"), format!("{capacity}{start}"))
         }
         LimitKind::Window { count, per, window } => {
-            let window = match window {
-                Window::Sliding => "sliding",
-                Window::Clock => "clock",
+            let per = humantime::format_duration(per);
+            let rate = match window {
+                Window::Sliding => format!("{count} in any {per}"),
+                Window::Clock => format!("{count} in each {per} of the clock"),
             };
-            (format!("{count}/{}", humantime::format_duration(per)), format!("{window} window"))
+            (rate, count.to_string())
         }
-        LimitKind::Concurrent { most } => (String::new(), format!("{most} at once")),
+        LimitKind::Concurrent { most } => ("any".to_owned(), format!("{most} under way")),
     }
 }
 
+/// What tells the buckets of a limit apart, as in the file.
+pub(super) fn key(limit: &Limit) -> String {
+    let parts: Vec<String> = limit.key.iter().map(ToString::to_string).collect();
+    if parts.is_empty() { "none".to_owned() } else { parts.join(" + ") }
+}
+
 fn table(channel: &Channel) -> Table {
-    let mut table = Table::new(["endpoint", "matches", "rate", "capacity", "cost", "max_wait", "attempts"]);
+    let mut table = Table::new(["endpoint", "matches", "rate", "capacity", "key", "cost", "max_wait", "attempts"]);
     rows(&mut table, ["*", "every request of the channel"], &channel.limits, "", &channel.policy);
     for endpoint in &channel.endpoints {
-        let Endpoint { name, matcher, limits, cost, policy, .. } = &**endpoint;
-        rows(&mut table, [name, &rule(matcher)], limits, &cost.to_string(), policy);
+        let Endpoint { name, matcher, limits, cost, exempt, policy } = &**endpoint;
+        if *exempt {
+            let attempts = policy.retry.attempts.to_string();
+            table.row([name, &rule(matcher), "exempt", "-", "-", "-", "-", &attempts]);
+        } else {
+            rows(&mut table, [name, &rule(matcher)], limits, &cost.to_string(), policy);
+        }
     }
     table
 }
@@ -132,11 +154,15 @@ fn table(channel: &Channel) -> Table {
 fn rows(table: &mut Table, [name, matches]: [&str; 2], limits: &[Limit], cost: &str, policy: &Policy) {
     let max_wait = humantime::format_duration(policy.max_wait).to_string();
     let attempts = policy.retry.attempts.to_string();
-    let mut limits = limits.iter().map(limit);
-    let (rate, capacity) = limits.next().unwrap_or_else(|| ("no limit".to_owned(), "-".to_owned()));
-    table.row([name, matches, &rate, &capacity, cost, &max_wait, &attempts]);
-    for (rate, capacity) in limits {
-        table.row(["", "", &rate, &capacity, "", "", ""]);
+    let shown = |one: &Limit| {
+        let (rate, capacity) = limit(one);
+        [rate, capacity, key(one)]
+    };
+    let mut limits = limits.iter().map(shown);
+    let [rate, capacity, key] = limits.next().unwrap_or_else(|| ["no limit", "-", "-"].map(str::to_owned));
+    table.row([name, matches, &rate, &capacity, &key, cost, &max_wait, &attempts]);
+    for [rate, capacity, key] in limits {
+        table.row(["", "", &rate, &capacity, &key, "", "", ""]);
     }
 }
 

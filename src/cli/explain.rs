@@ -6,11 +6,11 @@ use anyhow::{Context as _, bail, ensure};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use crate::{
-    cli::check::{NOT_INTERCEPTED, credential, limit, rule},
+    cli::check::{NOT_INTERCEPTED, credential, key, limit, rule},
     config::{
         self, Config,
-        host::Host,
-        model::{Credential, Limit, UnmatchedHost, UnmatchedPath},
+        host::{self, Host},
+        model::{Credential, KeyPart, Limit, LimitKind, UnmatchedHost, UnmatchedPath},
         path::normalize,
     },
     route::{Match, Route, Router, Verdict},
@@ -22,6 +22,7 @@ pub struct Explain {
     /// The method, for example `POST`
     pub method: Method,
     /// The address, for example `https://supply-xml.booking.com/hotels/xml/availability`
+    #[arg(value_parser = address)]
     pub url: Uri,
     /// A header of the request, `Name: value`; may be given several times
     #[arg(short = 'H', long = "header", value_name = "HEADER")]
@@ -77,6 +78,7 @@ impl Request {
         };
         let host =
             Host::parse(url.host().unwrap_or_default()).context("the address has no host that can be matched")?;
+        let named = url.authority().map(host::port).transpose().context("the address cannot be matched")?;
         let path_and_query = url.path_and_query().cloned().unwrap_or_else(|| http::uri::PathAndQuery::from_static("/"));
         let mut map = HeaderMap::new();
         for header in headers {
@@ -87,8 +89,17 @@ impl Request {
             ensure!(parsed.is_some(), "a header could not be read\n\nhint: write it as `-H 'Name: value'`");
             map.extend(parsed.map(|(name, value)| (Some(name), value)));
         }
-        Ok(Self { method, scheme, host, port: url.port_u16().unwrap_or(port), path_and_query, headers: map })
+        Ok(Self { method, scheme, host, port: named.flatten().unwrap_or(port), path_and_query, headers: map })
     }
+}
+
+/// The parser alone says no more than that the text is no address.
+fn address(text: &str) -> Result<Uri, String> {
+    text.parse().map_err(|error| {
+        format!(
+            "{error}\n\nhint: write it with its scheme and as it is sent, `https://supply-xml.booking.com/a%20path`"
+        )
+    })
 }
 
 /// Which rule and which limits `request` meets under `config`, and why. Holds no credential and no query.
@@ -133,7 +144,7 @@ pub fn explanation(config: &Config, request: &Request) -> String {
 }
 
 fn matched(config: &Config, found: &Match) -> Vec<String> {
-    let Match { channel, endpoint, credential: value } = found;
+    let Match { channel, endpoint, credential: value, .. } = found;
     let mut lines = vec![format!("channel     {}", channel.name)];
     lines.push(match endpoint {
         _ if !channel.intercept => format!("endpoint    none: {NOT_INTERCEPTED}"),
@@ -153,21 +164,48 @@ fn matched(config: &Config, found: &Match) -> Vec<String> {
     if channel.intercept && endpoint.is_none() && config.unmatched.path == UnmatchedPath::Refuse {
         return lines;
     }
-    let cost = endpoint.as_ref().map_or(1, |endpoint| endpoint.cost.get());
+    let policy = found.policy();
+    let sent = format!("sent at most {} times", policy.retry.attempts);
+    if endpoint.as_ref().is_some_and(|endpoint| endpoint.exempt) {
+        lines.push("takes       nothing: the endpoint is exempt, from the channel's limits too".to_owned());
+        lines.push(format!("waits       for nothing, {sent}"));
+        return lines;
+    }
     let own = endpoint.iter().flat_map(|endpoint| endpoint.limits.iter().map(|limit| (endpoint.name.as_str(), limit)));
     let limits: Vec<(&str, &Limit)> = channel.limits.iter().map(|limit| ("*", limit)).chain(own).collect();
-    for (bucket, one) in &limits {
-        let (rate, capacity) = limit(one);
-        lines.push(format!("takes       {cost} from {}/{bucket}: rate {rate}, capacity {capacity}", channel.name));
-    }
+    let cost = endpoint.as_ref().map_or(1, |endpoint| endpoint.cost.get());
+    lines.extend(limits.iter().map(|(bucket, limit)| taken(found, bucket, limit, cost)));
     if limits.is_empty() {
         lines.push("takes       nothing: no limit holds".to_owned());
     }
-    let policy = found.policy();
-    let mut waits = format!("waits       at most {}", humantime::format_duration(policy.max_wait));
-    write!(waits, ", sent at most {} times", policy.retry.attempts).expect("a String takes every write");
-    lines.push(waits);
+    let max_wait = humantime::format_duration(policy.max_wait);
+    lines.push(format!("waits       at most {max_wait}, in a line of at most {}, {sent}", policy.max_queue));
+    if !limits.is_empty() {
+        lines.push(format!("class       named by `{}`: `interactive` or `batch`", config.priority.header));
+    }
     lines
+}
+
+/// What a request takes from one limit, and from which of its buckets.
+fn taken(found: &Match, bucket: &str, one: &Limit, cost: u32) -> String {
+    let (rate, capacity) = limit(one);
+    let (cost, allows) = match one.kind {
+        LimitKind::TokenBucket { .. } => (cost, format!("rate {rate}, capacity {capacity}")),
+        LimitKind::Window { .. } => (cost, rate),
+        LimitKind::Concurrent { .. } => (1, capacity),
+    };
+    let mut line = format!("takes       {cost} from {}/{bucket}: {allows}", found.channel.name);
+    if one.key.is_empty() {
+        line.push_str(", one bucket for all");
+    } else if one.key != [KeyPart::Credential] {
+        write!(line, ", by key {}", key(one)).expect("a String takes every write");
+        let missing = one.key.iter().filter(|part| **part != KeyPart::Credential && found.value(part).is_none());
+        let missing: Vec<String> = missing.map(|part| format!("`{part}`")).collect();
+        if !missing.is_empty() {
+            write!(line, " (this request has no {})", missing.join(", ")).expect("a String takes every write");
+        }
+    }
+    line
 }
 
 fn reason(verdict: Verdict) -> &'static str {
@@ -177,5 +215,18 @@ fn reason(verdict: Verdict) -> &'static str {
         Verdict::OtherPort => "passed over, another port",
         Verdict::OtherMethod => "passed over, another method",
         Verdict::OtherPath => "passed over, another path",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_cannot_be_read_comes_back_with_a_hint() {
+        assert!(address("https://ota.test/a").is_ok());
+        for text in ["ota.test/a", "https://ota.test/a b", "https://", ""] {
+            assert!(address(text).unwrap_err().contains("\n\nhint: "), "{text}");
+        }
     }
 }

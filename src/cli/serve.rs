@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use super::env::sh_quoted;
 use crate::{
-    app::{self, App},
+    app::{self, App, Watch},
     config::{self, Config},
 };
 
@@ -21,11 +21,13 @@ pub struct Serve {
 }
 
 impl Serve {
-    /// Serves until SIGTERM or SIGINT, then drains; a second signal ends it at once.
+    /// Serves until SIGTERM or SIGINT, then drains; a second signal ends it at once. Reloads its configuration on SIGHUP and
+    /// when the file changes.
     ///
     /// # Errors
     /// When it cannot start.
     pub fn run(self) -> anyhow::Result<ExitCode> {
+        let watch = Watch::new(self.config.clone());
         let config = match config::load(&self.config) {
             Ok(config) => config,
             Err(errors) => {
@@ -33,7 +35,7 @@ impl Serve {
                 return Ok(ExitCode::from(2));
             }
         };
-        runtime()?.block_on(serve(config))
+        runtime()?.block_on(serve(config, watch))
     }
 }
 
@@ -42,17 +44,19 @@ pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")
 }
 
-async fn serve(config: Config) -> anyhow::Result<ExitCode> {
+async fn serve(config: Config, watch: Watch) -> anyhow::Result<ExitCode> {
     for warning in &config.warnings {
         warn!("{warning}");
     }
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
     let app = app::start(config).await?;
     info!("point workers here with: {}", exports(&app));
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+        () = app.reloader(watch).run(hangup) => {}
     }
     tokio::select! {
         () = app.shutdown() => {}

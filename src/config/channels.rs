@@ -1,20 +1,18 @@
-//! `channels`: hosts, credentials, limits and endpoints.
+//! `channels`: hosts, credentials and endpoints.
 
-use std::{num::NonZeroU32, rc::Rc, sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use http::{HeaderName, Method};
 
 use super::{
     conflict::{self, Claim},
     document::{Entry, Kind, Node},
+    limits::{Owner, limits},
     mistake::{Invalid, Mistake, Span, nearest},
-    model::{
-        Channel, Credential, Endpoint, HostPattern, KeyPart, Limit, LimitKind, Matcher, PathPattern, Policy, Start,
-    },
-    reader::{Context, Section, count, flag, text, word},
+    model::{Channel, Credential, Endpoint, HostPattern, KeyPart, Limit, LimitKind, Matcher, PathPattern, Policy},
+    reader::{Section, count, flag, text},
     schema,
     settings::policy,
-    units::{Rate, decimal, positive_duration, rate},
 };
 
 /// All channels, with their policies over `defaults`.
@@ -61,7 +59,7 @@ fn channel(
     }
     let intercept = section.read("intercept", flag).unwrap_or(true);
     let policy = policy(section, defaults);
-    let shared = limits(section);
+    let shared = limits(section, Owner::Channel);
     let mut claims = Vec::new();
     let mut endpoints = Vec::new();
     for entry in section.named("endpoints", "for example `endpoints: { rates: { match: { path: /rates } } }`") {
@@ -126,7 +124,6 @@ fn endpoint(
     inherited: Policy,
     shared: &[(Limit, Span)],
 ) -> Option<(Endpoint, Span)> {
-    let cx = section.context();
     section.require("match", what, MATCH_HINT);
     let rule = section.section::<schema::Match>("match", &["host", "header", "query", "body"]);
     if matches!(section.entry("match"), Some(entry) if matches!(entry.value.kind, Kind::Mapping(_))) {
@@ -137,57 +134,78 @@ fn endpoint(
     let at = rule.span("path");
     rule.finish();
 
-    let own = limits(section);
+    let own = limits(section, Owner::Endpoint(path.as_ref()));
     let cost = section.read("cost", count::<NonZeroU32>).unwrap_or(NonZeroU32::MIN);
-    for (limit, span) in own.iter().chain(shared) {
-        let LimitKind::TokenBucket { capacity, .. } = limit.kind else { continue };
-        if cost > capacity {
-            let message = format!("{what} costs {cost}, more than the capacity {capacity} of its limit");
-            let hint = "no request could ever be sent; raise `capacity` or lower `cost`";
-            cx.mistake(Mistake::new(&section.span("cost"), message, hint).with(span, "this limit"));
-        }
-    }
+    let exempt = section.read("exempt", flag).unwrap_or(false);
     let policy = policy(section, inherited);
-    warn_of_short_wait(section, what, cost, &own, shared, policy.max_wait);
+    if exempt {
+        refuse_what_is_exempt(section, what);
+    } else {
+        refuse_high_cost(section, what, cost, own.iter().chain(shared));
+        warn_of_short_wait(section, what, cost, own.iter().chain(shared), policy.max_wait);
+    }
     let limits = own.into_iter().map(|(limit, _)| limit).collect();
     Some((
-        Endpoint {
-            name: name.to_owned(),
-            matcher: Matcher { methods, path: path? },
-            limits,
-            cost,
-            exempt: false,
-            policy,
-        },
+        Endpoint { name: name.to_owned(), matcher: Matcher { methods, path: path? }, limits, cost, exempt, policy },
         at,
     ))
 }
 
-/// A request that finds its bucket spent waits at least for its own refill.
-fn warn_of_short_wait(
+/// An exempt endpoint takes from nothing.
+fn refuse_what_is_exempt(section: &Section<'_>, what: &str) {
+    let exempt = section.span("exempt");
+    for key in ["limits", "cost"] {
+        if let Some(entry) = section.entry(key) {
+            let message = format!("{what} is exempt, yet has `{key}`");
+            let hint = format!("requests of an exempt endpoint pass unpaced; leave out `{key}` or `exempt`");
+            section.context().mistake(Mistake::new(&entry.span, message, hint).with(&exempt, "exempt here"));
+        }
+    }
+}
+
+/// A request that costs more than a limit ever holds.
+fn refuse_high_cost<'l>(
     section: &Section<'_>,
     what: &str,
     cost: NonZeroU32,
-    own: &[(Limit, Span)],
-    shared: &[(Limit, Span)],
-    max_wait: Duration,
+    limits: impl Iterator<Item = &'l (Limit, Span)>,
 ) {
-    for (limit, span) in own.iter().chain(shared) {
-        let LimitKind::TokenBucket { rate, .. } = limit.kind else { continue };
-        let refill = rate.interval_micros() * f64::from(cost.get());
-        if refill > max_wait.as_secs_f64() * 1e6 {
-            let message = format!(
-                "{what} refills one request in {}, longer than its `max_wait` of {}",
-                humantime::format_duration(Duration::from_millis((refill / 1e3) as u64)),
-                humantime::format_duration(max_wait)
-            );
-            let hint =
-                "once the bucket is spent, requests are answered 429 by the proxy; raise `max_wait` to hold them";
-            let warning = Mistake::new(&section.span("max_wait"), message, hint).with(span, "this limit");
-            section.context().warning(warning);
-            return;
+    for (limit, span) in limits {
+        let (key, most) = match limit.kind {
+            LimitKind::TokenBucket { capacity, .. } => ("capacity", capacity),
+            LimitKind::Window { count, .. } => ("count", count),
+            LimitKind::Concurrent { .. } => continue,
+        };
+        if cost > most {
+            let message = format!("{what} costs {cost}, more than the {key} {most} of its limit");
+            let hint = format!("no request could ever be sent; raise `{key}` or lower `cost`");
+            section.context().mistake(Mistake::new(&section.span("cost"), message, hint).with(span, "this limit"));
         }
     }
+}
+
+/// A limit that in the long run lets a request through less often than requests are held for.
+fn warn_of_short_wait<'l>(
+    section: &Section<'_>,
+    what: &str,
+    cost: NonZeroU32,
+    mut limits: impl Iterator<Item = &'l (Limit, Span)>,
+    max_wait: Duration,
+) {
+    // In seconds; as a number, because a rate made tiny by its `safety` exceeds any duration.
+    let spacing = |limit: &Limit| match limit.kind {
+        LimitKind::TokenBucket { rate, .. } => f64::from(cost.get()) / rate.per_second(),
+        LimitKind::Window { count, per, .. } => per.as_secs_f64() * f64::from(cost.get()) / f64::from(count.get()),
+        LimitKind::Concurrent { .. } => 0.0,
+    };
+    let Some((limit, span)) = limits.find(|(limit, _)| spacing(limit) > max_wait.as_secs_f64()) else { return };
+    let message = format!(
+        "{what} has room for one request in {}, longer than its `max_wait` of {}",
+        humantime::format_duration(Duration::from_millis((spacing(limit) * 1e3).round() as u64)),
+        humantime::format_duration(max_wait)
+    );
+    let hint = "once the limit is spent, requests are answered 429 by the proxy; raise `max_wait` to hold them";
+    section.context().warning(Mistake::new(&section.span("max_wait"), message, hint).with(span, "this limit"));
 }
 
 fn methods(rule: &Section<'_>) -> Option<Vec<Method>> {
@@ -236,6 +254,10 @@ fn credential(channel: &Section<'_>) -> Credential {
             .map_err(|_| Invalid::new("not the name of a header", "for example `header: X-Api-Key`"))
     });
     let query = section.read("query", text).map(Credential::Query);
+    let parameter = section.read("authorization_param", |text| match text.trim() {
+        name if is_token(name) => Ok(Credential::AuthorizationParam(name.to_owned())),
+        _ => Err(Invalid::new("not the name of a parameter", "for example `APIKey` for `Authorization: EAN APIKey=…`")),
+    });
     let label = section.read("label", text).map(Credential::Label);
     let written = CREDENTIALS.iter().filter(|key| section.entry(key).is_some()).count();
     if let Some(Entry { span, value, .. }) = channel.entry("credential")
@@ -244,63 +266,21 @@ fn credential(channel: &Section<'_>) -> Credential {
     {
         let message =
             if written == 0 { "`credential` names nothing" } else { "`credential` names more than one thing" };
-        let hint = "an OTA counts by one of `basic_user: true`, `header: NAME`, `query: NAME` and `label: TEXT`";
+        let hint = "an OTA counts by one of `basic_user: true`, `header: NAME`, `query: NAME`, \
+                    `authorization_param: NAME` and `label: TEXT`";
         section.context().mistake(Mistake::new(span, message, hint));
     }
     section.finish();
-    basic.or(header).or(query).or(label).unwrap_or_default()
+    basic.or(header).or(query).or(parameter).or(label).unwrap_or_default()
 }
 
-fn limits(section: &Section<'_>) -> Vec<(Limit, Span)> {
-    let cx = section.context();
-    let items = section.list("limits", "a list, for example `limits: [{ rate: 20/s, capacity: 40 }]`");
-    items.iter().filter_map(|item| limit(cx, item).map(|limit| (limit, item.span.clone()))).collect()
+/// What the name of a parameter is made of (RFC 9110 section 5.6.2).
+fn is_token(text: &str) -> bool {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_token)
 }
 
-fn limit(cx: &Context<'_>, item: &Rc<Node>) -> Option<Limit> {
-    let later = ["count", "per", "window", "concurrent", "key"];
-    let section = Section::open::<schema::Limit>(cx, "a limit", &item.span, Some(item), &later);
-    let rate = section.read("rate", rate);
-    let interval = section.read("interval", |text| {
-        let interval = positive_duration(text)?;
-        Rate::new(1.0, interval).ok_or_else(|| Invalid::new("no interval that can be kept", "for example `100ms`"))
-    });
-    let capacity = section.read("capacity", count::<NonZeroU32>).unwrap_or(NonZeroU32::MIN);
-    let start = section.read("start", word(&[("full", Start::Full), ("empty", Start::Empty)])).unwrap_or(Start::Full);
-    let safety = section.read("safety", fraction).unwrap_or(1.0);
-    if let Kind::Mapping(entries) = &item.kind {
-        let has_later = entries.iter().any(|entry| later.contains(&entry.key.as_str()));
-        match (section.entry("rate"), section.entry("interval")) {
-            (Some(_), Some(other)) => {
-                let hint =
-                    "`interval: 100ms` is the same as `rate: 1/100ms` with `capacity: 1`; for both, write two limits";
-                cx.mistake(Mistake::new(&other.span, "a limit has either `rate` or `interval`", hint));
-            }
-            (None, None) if !has_later => {
-                let hint = "for example `{ rate: 20/s, capacity: 40 }` or `{ interval: 100ms }`";
-                cx.mistake(Mistake::new(&item.span, "a limit needs `rate` or `interval`", hint));
-            }
-            (None, Some(_)) if let Some(capacity) = section.entry("capacity") => {
-                let hint = "an interval spaces single requests; write `rate` to allow bursts of `capacity`";
-                cx.mistake(Mistake::new(&capacity.span, "`capacity` does not go with `interval`", hint));
-            }
-            _ => {}
-        }
-    } else if item.is_null() {
-        cx.mistake(Mistake::new(&item.span, "an empty limit", "for example `{ rate: 20/s, capacity: 40 }`"));
-    }
-    section.finish();
-    let kind = LimitKind::TokenBucket { rate: rate.or(interval)?.scaled(safety), capacity, start };
-    Some(Limit { kind, key: vec![KeyPart::Credential], adaptive: None })
-}
-
-fn fraction(text: &str) -> Result<f64, Invalid> {
-    decimal(text)
-        .filter(|safety| *safety > 0.0 && *safety <= 1.0)
-        .ok_or_else(|| Invalid::new("not a number above 0 and at most 1", "`safety: 0.9` uses nine tenths of the rate"))
-}
-
-const CREDENTIALS: [&str; 4] = ["basic_user", "header", "query", "label"];
+const CREDENTIALS: [&str; 5] = ["basic_user", "header", "query", "authorization_param", "label"];
 const METHODS: [&str; 8] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"];
 const HOSTS_HINT: &str = "for example `hosts: [supply-xml.booking.com, \"*.booking.test\"]`";
 const MATCH_HINT: &str = "for example `match: { method: POST, path: /hotels/xml/availability }`";

@@ -80,6 +80,23 @@ impl fmt::Display for Host {
     }
 }
 
+/// The port that `authority` names; `None` where it names none, or an empty one (RFC 3986 section 3.2.3).
+///
+/// # Errors
+/// When it is no number from 1 to 65535. `Authority::port_u16` takes such a port for none at all, and the request would go to
+/// the scheme's own.
+pub fn port(authority: &http::uri::Authority) -> Result<Option<u16>, HostError> {
+    let text = authority.as_str();
+    let text = text.rsplit_once('@').map_or(text, |(_, host)| host);
+    match text.strip_prefix(authority.host()).unwrap_or_default().trim_start_matches(':') {
+        "" => Ok(None),
+        digits if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            digits.parse().ok().filter(|port| *port != 0).map(Some).ok_or(HostError::Port)
+        }
+        _ => Err(HostError::Port),
+    }
+}
+
 /// Why a text is no host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
@@ -95,6 +112,9 @@ pub enum HostError {
     /// RFC 1035 section 2.3.4.
     #[error("a label of the host is empty or longer than 63 bytes")]
     Label,
+    /// Beyond 16 bits, zero, or no number.
+    #[error("the port is no number from 1 to 65535")]
+    Port,
     /// No host name holds it.
     #[error("host holds a character that no host name may hold")]
     Character,
@@ -111,6 +131,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_port_is_read_or_refused_but_never_left_out() {
+        let read = |text: &str| port(&text.parse().unwrap());
+        for (text, expected) in
+            [("ota.test", None), ("ota.test:", None), ("u:1@[::1]", None), ("[::1]:8443", Some(8443))]
+        {
+            assert_eq!(read(text), Ok(expected), "{text}");
+        }
+        for text in ["ota.test:0", "ota.test:65536", "u:1@ota.test:99999999999", "[::1]:70000"] {
+            assert_eq!(read(text), Err(HostError::Port), "{text}");
+        }
+    }
 
     proptest! {
         #[test]

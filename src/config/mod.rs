@@ -10,6 +10,8 @@ mod channels;
 mod conflict;
 mod document;
 mod expand;
+mod key;
+mod limits;
 mod mistake;
 mod pattern;
 mod reader;
@@ -57,7 +59,7 @@ pub fn parse(file: &str, text: &str, env: impl Fn(&str) -> Option<String>) -> Re
         ca: settings::ca(&root),
         upstream: settings::upstream(&root),
         unmatched: settings::unmatched(&root),
-        priority: model::Priority::default(),
+        priority: settings::priority(&root),
         annotate: settings::annotate(&root),
         channels: channels::channels(&root, settings::defaults(&root)),
         warnings: Vec::new(),

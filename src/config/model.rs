@@ -65,6 +65,8 @@ pub enum Class {
 pub struct Redis {
     /// Address with credentials; never logged.
     pub url: SecretString,
+    /// Roots trusted in addition to the system's.
+    pub ca_file: Option<PathBuf>,
     /// First part of every key.
     pub prefix: String,
     /// Keys the hash that hides credentials from readers of Redis. Must be equal on every instance.

@@ -105,6 +105,16 @@ impl PathPattern {
 }
 
 impl PathPattern {
+    /// The names of a template and the segments they stand for, counted from 0.
+    pub fn captures(&self) -> impl Iterator<Item = (usize, &str)> {
+        let template = match self {
+            Self::Template(path) => path.as_str(),
+            Self::Exact(_) | Self::Prefix(_) => "",
+        };
+        let segments = template.split('/').skip(1).enumerate();
+        segments.filter_map(|(at, segment)| Some((at, segment.strip_prefix('{')?.strip_suffix('}')?)))
+    }
+
     /// What decides between two patterns that match one path: the greater wins. Exact over template over prefix; among
     /// templates more literal segments, among prefixes the longer one.
     pub fn specificity(&self) -> (u8, usize) {
@@ -215,6 +225,8 @@ mod tests {
         for text in ["/a", "/", "/{a}/b", "/**", "/a/**"] {
             assert_eq!(kind(text).to_string(), text);
         }
+        assert_eq!(kind("/a/{b}/c/{d}").captures().collect::<Vec<_>>(), [(1, "b"), (3, "d")]);
+        assert_eq!(kind("/a/**").captures().count(), 0);
     }
 
     proptest! {

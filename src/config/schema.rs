@@ -40,6 +40,8 @@ pub(super) struct File {
     upstream: Option<Upstream>,
     /// What happens to requests that no channel or endpoint claims.
     unmatched: Option<Unmatched>,
+    /// Who goes first where requests wait.
+    priority: Option<Priority>,
     /// Whether answers carry `X-Pacer-Wait`, `X-Pacer-Attempts` and `X-Pacer-Bucket`; `true` by default.
     annotate: Option<Flag>,
     /// How requests wait and are retried, unless a channel or endpoint says otherwise.
@@ -56,6 +58,8 @@ pub(super) struct Redis {
     /// `redis://`, `rediss://`, `redis-sentinel://`, `redis-cluster://` or `redis+unix://`. Keep passwords in the
     /// environment: `${REDIS_URL}`.
     url: String,
+    /// PEM file of roots that `rediss://` trusts in addition to the system's.
+    ca_file: Option<String>,
     /// First part of every key; `bkt` by default.
     prefix: Option<String>,
     /// Keys the hash that hides credentials from readers of Redis; equal on every instance.
@@ -107,12 +111,25 @@ pub(super) struct Unmatched {
     path: Option<UnmatchedPath>,
 }
 
+/// Who goes first where requests wait: interactive requests go before batch ones.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct Priority {
+    /// The request header that says `interactive` (the default) or `batch`; `X-Pacer-Priority` by default. It is not
+    /// forwarded. The user name in the proxy's URL says it as well: `http://batch:@127.0.0.1:8080`.
+    header: Option<String>,
+    /// A batch request that has waited for this long counts as an interactive one that has just come; `30s` by default.
+    ageing: Option<Duration>,
+}
+
 /// How requests wait and are retried.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub(super) struct Defaults {
     /// Longest hold for a slot before the proxy itself answers 429; `5s` by default.
     max_wait: Option<Duration>,
+    /// Most requests that wait in one line of an instance, further ones being answered 429 at once; `10000` by default.
+    max_queue: Option<Count>,
     /// What happens after a throttle answer.
     retry: Option<Retry>,
 }
@@ -152,6 +169,8 @@ pub(super) struct Channel {
     limits: Option<Vec<Limit>>,
     /// Longest hold for a slot before the proxy itself answers 429.
     max_wait: Option<Duration>,
+    /// Most requests that wait in one line of an instance; further ones are answered 429 at once.
+    max_queue: Option<Count>,
     /// What happens after a throttle answer.
     retry: Option<Retry>,
     /// The metered operations, by a name of your choice (letters, digits, `_`, `-`).
@@ -169,6 +188,8 @@ pub(super) struct Credential {
     header: Option<String>,
     /// The value of this query parameter.
     query: Option<String>,
+    /// The value of this parameter inside `Authorization`, as in `EAN APIKey=…,Signature=…`.
+    authorization_param: Option<String>,
     /// The same for every request: the channel counts as one, under this name.
     label: Option<String>,
 }
@@ -181,10 +202,15 @@ pub(super) struct Endpoint {
     r#match: Match,
     /// Limits of this operation alone.
     limits: Option<Vec<Limit>>,
-    /// What one request takes from each of its limits; `1` by default.
+    /// What one request takes from each of its limits; `1` by default. Limits on requests under way count each
+    /// request once.
     cost: Option<Count>,
+    /// `true`: its requests pass unpaced, the channel's limits included.
+    exempt: Option<Flag>,
     /// Longest hold for a slot before the proxy itself answers 429.
     max_wait: Option<Duration>,
+    /// Most requests that wait in one line of an instance; further ones are answered 429 at once.
+    max_queue: Option<Count>,
     /// What happens after a throttle answer.
     retry: Option<Retry>,
 }
@@ -199,20 +225,65 @@ pub(super) struct Match {
     path: String,
 }
 
-/// One constraint: a `rate` with a `capacity`, or an `interval`.
+/// One constraint: a `rate` with a `capacity`, a `count` in a window, requests under way, or an `interval`.
 #[derive(JsonSchema)]
-#[schemars(deny_unknown_fields, extend("oneOf" = [{ "required": ["rate"] }, { "required": ["interval"] }]))]
+#[schemars(
+    deny_unknown_fields,
+    extend(
+        "oneOf" = [
+            { "required": ["rate"] },
+            { "required": ["count", "per"] },
+            { "required": ["concurrent"] },
+            { "required": ["interval"] },
+        ],
+        "dependentRequired" = { "capacity": ["rate"], "per": ["count"], "window": ["count"] }
+    )
+)]
 pub(super) struct Limit {
     /// Refill: `20/s`, `300/min`, `5000/h`, `10000/d`, `1/90s`.
     rate: Option<String>,
     /// The most that may be sent at once; `1` by default, which spaces requests evenly.
     capacity: Option<Count>,
-    /// The least time between two requests: the same as a rate of one per interval with capacity 1.
-    interval: Option<Duration>,
     /// What a bucket nobody has used yet holds: `full` (the default) or `empty`.
     start: Option<Start>,
-    /// The part of the rate that is used, above 0 and at most 1; `1` by default.
+    /// The most in a window of the length `per`.
+    count: Option<Count>,
+    /// The length of the window.
+    per: Option<Duration>,
+    /// Where windows begin: anywhere (`sliding`, the default), so that no interval of that length holds more, or at
+    /// multiples of their length on the clock (`clock`, UTC).
+    window: Option<Window>,
+    /// The most requests under way at once, each from its sending to the end of its answer.
+    concurrent: Option<Count>,
+    /// The least time between two requests: the same as a rate of one per interval with capacity 1.
+    interval: Option<Duration>,
+    /// What tells its buckets apart: `credential`, `path.NAME` (of the endpoint's path), `header.NAME`, `query.NAME`;
+    /// `[credential]` by default. An empty list is one bucket for all.
+    #[schemars(extend("uniqueItems" = true))]
+    key: Option<Vec<KeyPart>>,
+    /// The part of the rate or count that is used, above 0 and at most 1; `1` by default.
     safety: Option<Fraction>,
+    /// Whether the rate slows down after throttle answers, and how; `false` by default.
+    adaptive: Option<Adaptive>,
+}
+
+/// How a rate slows down after throttle answers and recovers; never above what is configured.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct AdaptiveSettings {
+    /// The rate is multiplied by this once a storm of throttle answers, below 1; `0.7` by default.
+    cut: Option<Fraction>,
+    /// The lowest part of the configured rate; `0.1` by default.
+    floor: Option<Fraction>,
+    /// The part of the configured rate regained in each second of use; `0.01` by default.
+    recover: Option<Fraction>,
+}
+
+#[derive(JsonSchema)]
+#[schemars(untagged)]
+enum Adaptive {
+    Switch(Flag),
+    Settings(AdaptiveSettings),
 }
 
 /// What an instance does while Redis is lost.
@@ -256,6 +327,13 @@ enum Start {
 }
 
 #[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+enum Window {
+    Sliding,
+    Clock,
+}
+
+#[derive(JsonSchema)]
 #[schemars(untagged)]
 enum Methods {
     One(String),
@@ -282,5 +360,6 @@ macro_rules! scalar {
 scalar!(Duration, { "type": "string", "description": "A time with its unit", "examples": ["250ms", "5s", "2m", "1h 30m"] });
 scalar!(Size, { "type": ["string", "integer"], "description": "Bytes, maybe with a unit", "examples": ["1MiB", "64KiB", 65536], "minimum": 0 });
 scalar!(Count, { "anyOf": [{ "type": "integer", "minimum": 1 }, { "type": "string", "pattern": "\\$\\{" }], "description": "A whole number, at least 1" });
+scalar!(KeyPart, { "type": "string", "pattern": "^credential$|^(path|header|query)\\..|\\$\\{", "description": "A part of the request", "examples": ["credential", "path.hotel_id", "header.X-Property-Id", "query.hotel"] });
 scalar!(Flag, { "anyOf": [{ "type": "boolean" }, { "type": "string", "pattern": "\\$\\{" }], "description": "`true` or `false`" });
 scalar!(Fraction, { "anyOf": [{ "type": "number", "exclusiveMinimum": 0, "maximum": 1 }, { "type": "string", "pattern": "\\$\\{" }], "description": "A number above 0 and at most 1" });

@@ -30,7 +30,7 @@ fn line_masked(line: &str) -> String {
     userinfo_masked(before) + &if is_reference(value) { value.to_owned() } else { stars(value) }
 }
 
-/// Hides what stands between `://` and the last `@` of the same word.
+/// Hides what stands between `://` and the last `@` of the same word, and what a `…Password=` in its query names.
 fn userinfo_masked(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
@@ -42,6 +42,15 @@ fn userinfo_masked(text: &str) -> String {
         if let Some(end) = rest[..word].rfind('@') {
             shown.push_str(&stars(&rest[..end]));
             rest = &rest[end..];
+        }
+        let word = rest.find(char::is_whitespace).unwrap_or(rest.len());
+        if let Some(at) = rest[..word].find(QUERY_PASSWORD) {
+            let (before, secret) = rest.split_at(at + QUERY_PASSWORD.len());
+            let end = secret.find(|char: char| char.is_whitespace() || matches!(char, '&' | '"' | '\'' | ',' | '}'));
+            let end = end.unwrap_or(secret.len());
+            shown.push_str(before);
+            shown.push_str(&stars(&secret[..end]));
+            rest = &secret[end..];
         }
     }
     shown + rest
@@ -62,6 +71,8 @@ fn stars(text: &str) -> String {
 }
 
 const HASH_KEY: &str = "hash_key";
+/// As in `redis-sentinel://…?sentinelPassword=…`.
+const QUERY_PASSWORD: &str = "Password=";
 
 #[cfg(test)]
 mod tests {
@@ -72,6 +83,14 @@ mod tests {
         for (source, expected) in [
             ("url: redis://me:pa@ss@h:1/0 # x\n", "url: redis://********@h:1/0 # x\n"),
             ("{url: \"redis://:p@h\", a: 1}", "{url: \"redis://**@h\", a: 1}"),
+            (
+                "url: redis-sentinel://u:p@h?sentinelPassword=pw&node=a:1\n",
+                "url: redis-sentinel://***@h?sentinelPassword=**&node=a:1\n",
+            ),
+            (
+                "{url: 'redis-sentinel://h?sentinelPassword=pw', a: 1}",
+                "{url: 'redis-sentinel://h?sentinelPassword=**', a: 1}",
+            ),
             ("  hash_key: so secret\nb: 1\n", "  hash_key: ** ******\nb: 1\n"),
             ("  hash_key: |\n    s1\n\n    s2\nb: 1\n", "  hash_key: *\n    **\n\n    **\nb: 1\n"),
             ("hash_key: ${KEY}\n", "hash_key: ${KEY}\n"),

@@ -7,11 +7,12 @@ use std::{
     time::Duration,
 };
 
+use http::HeaderName;
 use secrecy::SecretString;
 
 use super::{
     mistake::{Invalid, Mistake},
-    model::{Ca, KeyType, OnOutage, Policy, Redis, Retry, Unmatched, UnmatchedHost, UnmatchedPath, Upstream},
+    model::{Ca, KeyType, OnOutage, Policy, Priority, Redis, Retry, Unmatched, UnmatchedHost, UnmatchedPath, Upstream},
     reader::{Section, count, flag, text, word},
     schema,
     units::{duration, positive_duration, size},
@@ -58,6 +59,7 @@ pub(super) fn redis(file: &Section<'_>) -> Option<Redis> {
     }
     let redis = Redis {
         url: SecretString::from(url.unwrap_or_default()),
+        ca_file: section.read("ca_file", text).map(PathBuf::from),
         prefix: section.read("prefix", prefix).unwrap_or_else(|| "bkt".to_owned()),
         hash_key: section.read("hash_key", text).map(SecretString::from),
         timeout: section.read("timeout", positive_duration).unwrap_or(REDIS_TIMEOUT),
@@ -106,6 +108,18 @@ pub(super) fn unmatched(file: &Section<'_>) -> Unmatched {
     unmatched
 }
 
+/// `priority`.
+pub(super) fn priority(file: &Section<'_>) -> Priority {
+    let section = file.section::<schema::Priority>("priority", &[]);
+    let default = Priority::default();
+    let priority = Priority {
+        header: section.read("header", class_header).unwrap_or(default.header),
+        ageing: section.read("ageing", duration).unwrap_or(default.ageing),
+    };
+    section.finish();
+    priority
+}
+
 /// `defaults`.
 pub(super) fn defaults(file: &Section<'_>) -> Policy {
     let section = file.section::<schema::Defaults>("defaults", &[]);
@@ -114,9 +128,10 @@ pub(super) fn defaults(file: &Section<'_>) -> Policy {
     policy
 }
 
-/// `max_wait` and `retry` of a section, over those it inherits, field by field.
+/// `max_wait`, `max_queue` and `retry` of a section, over those it inherits, field by field.
 pub(super) fn policy(section: &Section<'_>, inherited: Policy) -> Policy {
     let max_wait = section.read("max_wait", duration).unwrap_or(inherited.max_wait);
+    let max_queue = section.read("max_queue", count).unwrap_or(inherited.max_queue);
     let section = section.section::<schema::Retry>("retry", &[]);
     let base = inherited.retry;
     let retry = Retry {
@@ -139,7 +154,7 @@ pub(super) fn policy(section: &Section<'_>, inherited: Policy) -> Policy {
         section.context().mistake(Mistake::new(&section.span(at), message, hint));
     }
     section.finish();
-    Policy { max_wait, max_queue: inherited.max_queue, retry }
+    Policy { max_wait, max_queue, retry }
 }
 
 /// `IP:port` or `localhost:port`.
@@ -157,6 +172,17 @@ fn address(text: &str) -> Result<SocketAddr, Invalid> {
         Err(_) => "write an IP address and a port: `127.0.0.1:8080`, `0.0.0.0:8080` or `\"[::1]:8080\"`".to_owned(),
     };
     Err(Invalid::new("not an address to listen on", hint))
+}
+
+/// The header that names a request's class. It is taken out of the request, so it cannot be one that the OTA needs.
+fn class_header(text: &str) -> Result<HeaderName, Invalid> {
+    let name = HeaderName::from_bytes(text.trim().as_bytes())
+        .map_err(|_| Invalid::new("not the name of a header", "for example `header: X-Pacer-Priority`"))?;
+    if STANDARD_HEADERS.contains(&name.as_str()) {
+        let hint = "the header is not forwarded; choose one of your own, for example `X-Pacer-Priority`";
+        return Err(Invalid::new("the OTA needs this header", hint));
+    }
+    Ok(name)
 }
 
 /// An address with a scheme the Redis client knows; what follows it is the client's to judge.
@@ -193,6 +219,19 @@ const REDIS_TIMEOUT: Duration = Duration::from_millis(250);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(65);
 const IDLE: Duration = Duration::from_secs(4);
+/// Headers that most requests need to arrive.
+const STANDARD_HEADERS: [&str; 10] = [
+    "accept",
+    "authorization",
+    "connection",
+    "content-length",
+    "content-type",
+    "cookie",
+    "expect",
+    "host",
+    "transfer-encoding",
+    "user-agent",
+];
 const ON_OUTAGE: [(&str, OnOutage); 3] =
     [("local", OnOutage::Local), ("closed", OnOutage::Closed), ("open", OnOutage::Open)];
 const KEY_TYPE: [(&str, KeyType); 2] = [("p256", KeyType::P256), ("rsa2048", KeyType::Rsa2048)];

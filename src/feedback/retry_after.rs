@@ -16,10 +16,7 @@ pub fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 
 fn wait(value: &HeaderValue, sent: SystemTime) -> Option<Duration> {
     let text = value.to_str().ok()?.trim_matches([' ', '\t']);
-    seconds(text).or_else(|| {
-        let date = httpdate::parse_http_date(text).ok()?;
-        Some(date.duration_since(sent).unwrap_or(Duration::ZERO))
-    })
+    seconds(text).or_else(|| Some(http_date(value)?.duration_since(sent).unwrap_or(Duration::ZERO)))
 }
 
 /// `120`, `1.5`, `.5`, `2.`; not a sign, an exponent or a unit.

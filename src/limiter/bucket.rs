@@ -1,72 +1,68 @@
-//! The arithmetic of a bucket and of the line before it: `lua/claim.lua` and `lua/pause.lua` in Rust, exactly.
+//! The arithmetic of a claim and of a pause: `lua/claim.lua` and `lua/pause.lua` in Rust, exactly.
 //!
-//! Pure: no clock, no I/O. Times and durations are microseconds as `f64`, instants on the clock of the store. The state of
-//! a limit is `full_at`, the instant at which it will hold its whole capacity (GCRA's theoretical arrival time, ITU-T
-//! I.371). The in-process store runs this; the Lua is tested against it.
+//! Pure: no clock, no I/O. Times and durations are microseconds as `f64`, instants on the clock of the store. The in-process
+//! store runs this; the Lua is tested against it.
 
 use std::collections::BTreeMap;
 
-/// The parameters of one limit, as the store sees them.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LimitSpec {
-    /// The time one unit takes to refill.
-    pub interval: f64,
-    /// In units, at least the cost of a request.
-    pub capacity: f64,
-    /// Whether a bucket that nobody used yet is full.
-    pub starts_full: bool,
-}
+use super::limit::{LimitState, Settling};
+
+pub use super::{
+    limit::{AdaptiveSpec, Level, LimitSpec, Outage},
+    line::{LineState, MOST_POINTS, Queue},
+};
 
 /// What the store remembers of one bucket.
 #[derive(Debug, Clone, Default)]
 pub struct BucketState {
     seen: Option<f64>,
     pause_until: Option<f64>,
-    limits: Vec<LimitState>,
+    /// By the place of the limit; `None`: nothing is known of it.
+    limits: Vec<Option<LimitState>>,
+    leases: Leases,
+    /// The outage it last put right.
+    healed: Option<f64>,
+}
+
+/// Who has requests under way.
+#[derive(Debug, Clone, Default)]
+pub struct Leases {
+    lanes: BTreeMap<String, Lease>,
+    /// Nothing new before this instant: the store may have forgotten what lanes hold.
+    hold: f64,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct LimitState {
-    full_at: f64,
-    interval: f64,
-}
-
-/// Who waits for one set of buckets, instance by instance.
-#[derive(Debug, Clone, Default)]
-pub struct LineState {
-    entries: BTreeMap<String, Promise>,
-}
-
-#[derive(Debug, Clone)]
-struct Promise {
-    asks_again_at: f64,
-    queue: Queue,
-}
-
-/// A queue in brief: how many wait and when up to [`MOST_POINTS`] of them, evenly spaced, arrived. Oldest first.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Queue {
-    count: usize,
-    arrivals: Vec<f64>,
+struct Lease {
+    held: f64,
+    expires: f64,
 }
 
 /// What one claim asks for.
 #[derive(Debug, Clone)]
 pub struct Ask<'a> {
     /// Unique in the fleet.
-    pub instance: &'a str,
+    pub lane: &'a str,
     /// Units one request takes from every limit.
     pub cost: f64,
-    /// The caller's waiting requests.
+    /// The waiting requests of the lane.
     pub queue: Queue,
+    /// Requests of the lane that are under way or have a slot in hand.
+    pub held: usize,
+    /// Whether the store is known to hold the lane's lease.
+    pub is_registered: bool,
     /// How far ahead a slot may lie.
     pub horizon: f64,
     /// How long before its turn a waiter asks again.
     pub lead: f64,
     /// What one call takes: a slot due within it goes to whoever asks.
     pub rtt: f64,
-    /// For every limit of every bucket in order: the debt that the caller knows to be left.
+    /// For every limit of every bucket in order: the debt, or the units used, that the caller knows of.
     pub witness: &'a [f64],
+    /// How long ago it saw them.
+    pub witness_age: f64,
+    /// The last outage of the store that the caller lived through.
+    pub outage: Option<Outage>,
 }
 
 /// What one claim got. Durations count from the instant of the claim.
@@ -76,87 +72,12 @@ pub struct Answer {
     pub next: f64,
     /// How long the buckets stay paused.
     pub pause: f64,
-    /// How many requests wait in other instances.
+    /// How many requests wait in other lanes.
     pub others: usize,
-    /// For every limit: how long until it is full again.
-    pub debts: Vec<f64>,
+    /// How every limit stands.
+    pub levels: Vec<Level>,
     /// When each slot may be used, never decreasing.
     pub slots: Vec<f64>,
-}
-
-impl Queue {
-    /// The queue in brief. `arrivals` of `count` waiters, oldest first, at [`Queue::place`] of each of its points.
-    ///
-    /// # Panics
-    /// Unless there is a point, and no more points than waiters.
-    pub fn new(count: usize, arrivals: Vec<f64>) -> Self {
-        assert!(!arrivals.is_empty() && arrivals.len() <= count.min(MOST_POINTS), "a point for at most each waiter");
-        Self { count, arrivals }
-    }
-
-    /// Which waiter (from 0) stands at a point (from 0) of `points`, for a queue of `count`; may lie between two.
-    pub fn place(count: usize, points: usize, point: usize) -> f64 {
-        if points == 1 { 0.0 } else { point as f64 * (count - 1) as f64 / (points - 1) as f64 }
-    }
-
-    /// How many wait.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
-    /// When the waiters at the points arrived.
-    pub fn arrivals(&self) -> &[f64] {
-        &self.arrivals
-    }
-
-    /// When the `k`-th waiter (from 0) arrived; between two points by interpolation.
-    fn arrival(&self, k: f64) -> f64 {
-        let points = self.arrivals.len();
-        if self.count == 1 || points == 1 {
-            return self.arrivals[0];
-        }
-        // The order of operations is that of the script, so that both round alike.
-        let place = 1.0 + k * (points - 1) as f64 / (self.count - 1) as f64;
-        let low = (place.floor() as usize).min(points - 1);
-        let from = self.arrivals[low - 1];
-        from + (self.arrivals[low] - from) * (place - low as f64)
-    }
-
-    /// How many arrived before `instant`.
-    fn older(&self, instant: f64) -> usize {
-        let points = self.arrivals.len();
-        if self.arrivals[0] >= instant {
-            return 0;
-        }
-        if self.arrivals[points - 1] < instant {
-            return self.count;
-        }
-        (1..points)
-            .rev()
-            .find(|&low| self.arrivals[low - 1] < instant)
-            .map(|low| {
-                let (from, to) = (self.arrivals[low - 1], self.arrivals[low]);
-                let place = (low - 1) as f64 + (instant - from) / (to - from);
-                (1.0 + place * (self.count - 1) as f64 / (points - 1) as f64).floor() as usize
-            })
-            .unwrap_or(0)
-    }
-
-    /// The queue without its `served` oldest, in at most as many points.
-    fn rest(&self, served: usize) -> Option<Self> {
-        let left = self.count - served;
-        if left == 0 {
-            return None;
-        }
-        let points = left.min(self.arrivals.len());
-        let arrivals = (0..points)
-            .map(|point| {
-                let k = if points == 1 { 0.0 } else { point as f64 * (left - 1) as f64 / (points - 1) as f64 };
-                self.arrival(served as f64 + k)
-            })
-            .collect();
-        Some(Self { count: left, arrivals })
-    }
 }
 
 /// Grants slots to the waiters of `ask` from all of `buckets` or none, oldest of the fleet first.
@@ -171,89 +92,113 @@ pub fn claim(
     let mut witness = ask.witness.iter();
     let mut pause = 0.0_f64;
     for (state, specs) in buckets.iter_mut() {
-        state.settle(specs, ask, now, witness.by_ref().take(specs.len()));
-        pause = pause.max(state.pause_until.unwrap_or(now));
+        let paused = state.settle(specs, ask, now, witness.by_ref().take(specs.len()));
+        pause = pause.max(paused);
     }
-    let spacing = buckets
-        .iter()
-        .flat_map(|(_, specs)| specs.iter())
-        .fold(0.0_f64, |spacing, spec| spacing.max(ask.cost * spec.interval));
-    line.entries.retain(|instance, promise| {
-        instance == ask.instance
-            || (promise.asks_again_at + PROMISE_GRACE >= now && promise.asks_again_at <= now + PROMISE_LIMIT)
-    });
-    let others: Vec<&Queue> = line
-        .entries
-        .iter()
-        .filter(|(instance, _)| instance.as_str() != ask.instance)
-        .map(|(_, promise)| &promise.queue)
-        .collect();
+    let free = buckets
+        .iter_mut()
+        .flat_map(|(state, specs)| specs.iter().filter_map(|spec| state.leases.free(spec, ask, now)))
+        .fold(f64::INFINITY, f64::min);
+    let under_way: Vec<f64> = buckets.iter().map(|(state, _)| state.leases.under_way(ask)).collect();
+    line.settle(ask.lane, now);
 
-    let (mut next_at, mut slots) = (now, Vec::new());
-    let most = ask.queue.count.min(MOST_SLOTS);
+    let (mut next_at, mut slots, mut is_turn_known) = (now, Vec::<f64>::new(), true);
+    let most = ask.queue.count().min(MOST_SLOTS);
     while slots.len() < most {
-        let slot =
-            buckets.iter().fold(now.max(pause), |slot, (state, specs)| slot.max(state.earliest(specs, ask.cost)));
+        let ahead = line.ahead_of(ask.lane, ask.queue.arrival(slots.len() as f64));
+        // Whoever waits for the end of another request waits in order of age, and is woken.
+        if (slots.len() + ahead) as f64 >= free {
+            (next_at, is_turn_known) = (now + ask.horizon, false);
+            break;
+        }
+        let slot = first_instant(buckets, now.max(pause), ask.cost, now);
         let mut turn = slot;
-        if slot > now + ask.rtt {
-            let me = ask.queue.arrival(slots.len() as f64);
-            let ahead: usize = others.iter().map(|other| other.older(me)).sum();
-            turn = slot + ahead as f64 * spacing;
+        if slot > now + ask.rtt && ahead > 0 {
+            turn = first_instant(buckets, now.max(pause), ask.cost * (1 + ahead) as f64, now);
         }
         if turn > now + ask.horizon {
             next_at = (turn - ask.lead).max(now + 2.0 * ask.rtt);
             break;
         }
-        for (state, specs) in buckets.iter_mut() {
-            state.take(specs, ask.cost, slot);
+        for (state, _) in buckets.iter_mut() {
+            state.limits.iter_mut().flatten().for_each(|limit| limit.take(ask.cost, slot));
         }
         slots.push(slot - now);
     }
-    if slots.len() < most && pause <= now {
-        let me = ask.queue.arrival(slots.len() as f64);
-        match others.iter().filter(|other| other.arrivals[0] < me).count() {
+    if slots.len() < most && pause <= now && is_turn_known {
+        // Whoever is behind others asks again in time to notice that they are gone.
+        let limits = buckets.iter().flat_map(|(state, _)| state.limits.iter().flatten());
+        let spacing: f64 = limits.fold(0.0_f64, |spacing, limit| spacing.max(limit.spacing(ask.cost)));
+        match line.heads_before(ask.lane, ask.queue.arrival(slots.len() as f64)) {
             0 => {}
             1 => next_at = next_at.min(now + spacing.max(1e6)),
             _ => next_at = next_at.min(now + (4.0 * spacing).max(4e6)),
         }
     }
-    let others = others.iter().map(|other| other.count).sum();
-    match ask.queue.rest(slots.len()) {
-        Some(queue) => {
-            line.entries.insert(ask.instance.to_owned(), Promise { asks_again_at: next_at, queue });
-        }
-        None => {
-            line.entries.remove(ask.instance);
+    for (state, specs) in buckets.iter_mut() {
+        if specs.iter().any(|spec| matches!(spec, LimitSpec::Concurrent { .. })) {
+            state.leases.register(ask, slots.len(), now);
         }
     }
-    let debts = buckets.iter().flat_map(|(state, _)| state.limits.iter()).map(|limit| limit.full_at - now).collect();
-    Answer { next: next_at - now, pause: (pause - now).max(0.0), others, debts, slots }
+    line.promise(ask.lane, &ask.queue, slots.len(), next_at);
+    let levels = buckets
+        .iter()
+        .zip(under_way)
+        .flat_map(|((state, specs), under_way)| {
+            state.limits.iter().flatten().zip(*specs).map(move |(limit, spec)| {
+                limit.level(spec, ask.cost, now).unwrap_or(Level { level: under_way, more: 0.0 })
+            })
+        })
+        .collect();
+    Answer { next: next_at - now, pause: (pause - now).max(0.0), others: line.others(ask.lane), levels, slots }
 }
 
 /// Pauses a bucket until at least `wait` from now, spent down to one unit at its end; returns how long it stays paused.
 pub fn pause(state: &mut BucketState, specs: &[LimitSpec], wait: f64, now: f64) -> f64 {
     let shift = state.shift(now);
-    let until = (now + wait).max(state.pause_until.map_or(now, |until| until + shift));
-    state.limits = specs
-        .iter()
-        .enumerate()
-        .map(|(i, spec)| {
-            let full_at = state.limits.get(i).map_or(now, |limit| limit.carried(spec, shift, now));
-            LimitState { full_at: full_at.max(until + (spec.capacity - 1.0) * spec.interval), interval: spec.interval }
-        })
-        .collect();
+    let paused = state.pause_until.map_or(now + shift, |until| until + shift);
+    let until = (now + wait).max(paused);
+    state.limits.resize(specs.len(), None);
+    for (spec, limit) in specs.iter().zip(&mut state.limits) {
+        if matches!(spec, LimitSpec::Bucket { .. }) {
+            *limit = Some(LimitState::pause(limit.as_ref(), spec, paused <= now, until, shift, now));
+        }
+    }
     state.seen = Some(now);
     state.pause_until = Some(until);
     until - now
 }
 
+/// The first instant from `t` on that suits `units` of every limit: each may move it on, so they are asked until none does.
+fn first_instant(buckets: &[(&mut BucketState, &[LimitSpec])], mut t: f64, units: f64, now: f64) -> f64 {
+    for _ in 0..ROUNDS {
+        let at = t;
+        for (state, specs) in buckets {
+            for (limit, spec) in state.limits.iter().flatten().zip(*specs) {
+                t = limit.at(spec, t, units, now);
+            }
+        }
+        if t == at {
+            break;
+        }
+    }
+    t
+}
+
 impl BucketState {
     /// The instant at which nothing of the state matters any more.
     pub fn settled_at(&self) -> f64 {
-        self.limits.iter().map(|limit| limit.full_at).chain(self.pause_until).fold(0.0, f64::max)
+        let leases = self.leases.lanes.values().map(|lease| lease.expires);
+        self.limits
+            .iter()
+            .flatten()
+            .map(LimitState::settled_at)
+            .chain(self.pause_until)
+            .chain(leases)
+            .fold(0.0, f64::max)
     }
 
-    /// Forgets what the limits hold, but not the pause.
+    /// Forgets what the limits hold, but neither the pause nor what is under way.
     pub fn forget_levels(&mut self) {
         self.limits.clear();
     }
@@ -263,75 +208,104 @@ impl BucketState {
         (now - self.seen.unwrap_or(now)).min(0.0)
     }
 
-    fn settle<'a>(&mut self, specs: &[LimitSpec], ask: &Ask<'_>, now: f64, witness: impl Iterator<Item = &'a f64>) {
+    /// Settles every limit to now, and tells when the pause ends, at least now.
+    fn settle<'a>(
+        &mut self,
+        specs: &[LimitSpec],
+        ask: &Ask<'_>,
+        now: f64,
+        witness: impl Iterator<Item = &'a f64>,
+    ) -> f64 {
         let shift = self.shift(now);
         let paused = self.pause_until.map_or(now, |until| now.max(until + shift));
-        self.seen = Some(now);
-        self.pause_until = (paused > now).then_some(paused);
+        // The first claim after an outage puts it right, once for the fleet.
+        let outage = ask.outage.filter(|outage| outage.at <= now && self.healed != Some(outage.at));
+        let settling = Settling {
+            now,
+            shift,
+            paused,
+            cost: ask.cost,
+            horizon: ask.horizon,
+            is_used: ask.queue.count() > 0,
+            witness_age: ask.witness_age,
+            outage,
+        };
+        self.healed = outage.map_or(self.healed, |outage| Some(outage.at));
         self.limits = specs
             .iter()
             .zip(witness)
             .enumerate()
             .map(|(i, (spec, witness))| {
-                let full_at = match self.limits.get(i) {
-                    Some(limit) => limit.carried(spec, shift, now),
-                    None if spec.starts_full => now,
-                    None => now + spec.capacity * spec.interval,
-                };
-                // No honest debt is larger: what lies above is a clock's or a former capacity's doing.
-                let ceiling = paused + (spec.capacity + ask.cost) * spec.interval + ask.horizon;
-                LimitState { full_at: full_at.min(ceiling).max(now).max(now + witness), interval: spec.interval }
+                let stored = self.limits.get(i).and_then(Option::as_ref);
+                Some(LimitState::settle(stored, spec, *witness, &settling))
             })
             .collect();
+        self.seen = Some(now);
+        self.pause_until = (paused > now).then_some(paused);
+        paused
+    }
+}
+
+impl Leases {
+    /// How many requests may begin under a limit on requests under way; `None` for any other limit.
+    fn free(&mut self, spec: &LimitSpec, ask: &Ask<'_>, now: f64) -> Option<f64> {
+        let LimitSpec::Concurrent { most } = *spec else { return None };
+        self.lanes
+            .retain(|lane, lease| lane == ask.lane || (lease.expires > now && lease.expires <= now + 2.0 * LEASE));
+        // A lease that is gone: all may be. Nothing new until every lane has said what it holds.
+        if ask.is_registered && !self.lanes.contains_key(ask.lane) {
+            self.hold = now + LEASE / 3.0;
+        }
+        let is_held_back = self.hold > now && self.hold <= now + LEASE;
+        Some(if is_held_back { 0.0 } else { most - self.under_way(ask) })
     }
 
-    fn earliest(&self, specs: &[LimitSpec], cost: f64) -> f64 {
-        self.limits
-            .iter()
-            .zip(specs)
-            .map(|(limit, spec)| limit.full_at - (spec.capacity - cost) * spec.interval)
-            .fold(f64::NEG_INFINITY, f64::max)
+    /// Requests under way, the lane's own as it says.
+    fn under_way(&self, ask: &Ask<'_>) -> f64 {
+        let others = self.lanes.iter().filter(|(lane, _)| *lane != ask.lane).map(|(_, lease)| lease.held);
+        others.sum::<f64>() + ask.held as f64
     }
 
-    fn take(&mut self, specs: &[LimitSpec], cost: f64, slot: f64) {
-        for (limit, spec) in self.limits.iter_mut().zip(specs) {
-            limit.full_at = limit.full_at.max(slot) + cost * spec.interval;
+    fn register(&mut self, ask: &Ask<'_>, served: usize, now: f64) {
+        let held = (ask.held + served) as f64;
+        if held > 0.0 {
+            self.lanes.insert(ask.lane.to_owned(), Lease { held, expires: now + LEASE });
+        } else {
+            self.lanes.remove(ask.lane);
         }
     }
 }
 
-impl LimitState {
-    /// A new rate keeps the units that were spent, not the time they took at the old one.
-    fn carried(&self, spec: &LimitSpec, shift: f64, now: f64) -> f64 {
-        let full_at = self.full_at + shift;
-        if self.interval == spec.interval { full_at } else { now + (full_at - now) * spec.interval / self.interval }
-    }
-}
-
+/// Edges of clock windows of several lengths may move an instant on more than once; two or three are the rule.
+const ROUNDS: usize = 32;
 /// Slots one claim may get.
 pub const MOST_SLOTS: usize = 64;
-/// Points that describe a queue: fewer let younger requests overtake at low rates.
-pub const MOST_POINTS: usize = 8;
-/// A promise to ask again may be this late.
-const PROMISE_GRACE: f64 = 100_000.0;
-/// A promise further off than this was made on another clock.
-const PROMISE_LIMIT: f64 = 3_600_000_000.0;
+/// A lane that says nothing for this many microseconds has no requests under way.
+pub const LEASE: f64 = 15e6;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const TEN_A_SECOND: LimitSpec = LimitSpec { interval: 100_000.0, capacity: 5.0, starts_full: true };
+    const TEN_A_SECOND: LimitSpec = bucket(100_000.0, 5.0);
+
+    const fn bucket(interval: f64, capacity: f64) -> LimitSpec {
+        LimitSpec::Bucket { interval, capacity, starts_full: true, adaptive: None }
+    }
 
     fn ask(count: usize, now: f64) -> Ask<'static> {
         Ask {
-            instance: "a",
+            lane: "a",
             cost: 1.0,
             queue: Queue::new(count, vec![now; count.min(MOST_POINTS)]),
+            held: 0,
+            is_registered: false,
             horizon: 200_000.0,
             lead: 100_000.0,
             rtt: 1_000.0,
             witness: &[0.0],
+            witness_age: 0.0,
+            outage: None,
         }
     }
 
@@ -350,18 +324,18 @@ mod tests {
     #[test]
     fn a_bucket_that_starts_empty_gives_its_first_unit_after_one_interval() {
         let (mut state, mut line) = Default::default();
-        let spec = LimitSpec { starts_full: false, ..TEN_A_SECOND };
+        let spec = LimitSpec::Bucket { interval: 100_000.0, capacity: 5.0, starts_full: false, adaptive: None };
         assert_eq!(one(&mut state, &mut line, spec, &ask(1, 0.0), 0.0).slots, [100_000.0]);
     }
 
     #[test]
     fn several_limits_are_taken_together_or_not_at_all() {
-        let hourly = LimitSpec { interval: 3_600e6, capacity: 1.0, starts_full: true };
+        let hourly = bucket(3_600e6, 1.0);
         let (mut fast, mut slow, mut line) = <(BucketState, BucketState, LineState)>::default();
         let ask = Ask { witness: &[0.0, 0.0], ..ask(3, 0.0) };
         let answer = claim(&mut [(&mut fast, &[TEN_A_SECOND]), (&mut slow, &[hourly])], &mut line, &ask, 0.0);
         assert_eq!(answer.slots, [0.0]);
-        assert_eq!(answer.debts, [100_000.0, 3_600e6], "what could not be had from both was taken from neither");
+        assert_eq!(debts(&answer), [100_000.0, 3_600e6], "what could not be had from both was taken from neither");
     }
 
     #[test]
@@ -383,20 +357,26 @@ mod tests {
     }
 
     #[test]
-    fn a_new_rate_keeps_the_units_that_were_spent() {
+    fn a_new_rate_keeps_the_units_that_were_spent_and_the_stricter_of_two_holds() {
         let (mut state, mut line) = Default::default();
+        let slower = bucket(500_000.0, 5.0);
         one(&mut state, &mut line, TEN_A_SECOND, &ask(5, 0.0), 0.0);
-        let slower = LimitSpec { interval: 500_000.0, ..TEN_A_SECOND };
-        assert_eq!(one(&mut state, &mut line, slower, &ask(1, 0.0), 0.0).debts, [2_500_000.0]);
-        let back = one(&mut state, &mut line, TEN_A_SECOND, &ask(1, 0.0), 0.0);
-        assert_eq!((back.slots, back.debts), (vec![100_000.0], vec![600_000.0]), "five are spent, and the sixth");
+        assert_eq!(debts(&one(&mut state, &mut line, slower, &ask(1, 0.0), 0.0)), [2_500_000.0]);
+        let old = one(&mut state, &mut line, TEN_A_SECOND, &ask(1, 0.0), 1e6);
+        assert_eq!(
+            old.levels,
+            [Level { level: 1_500_000.0 + 500_000.0, more: 500_000.0 }],
+            "an old instance undoes nothing"
+        );
+        let later = one(&mut state, &mut line, TEN_A_SECOND, &ask(1, 0.0), 62e6);
+        assert_eq!(later.levels, [Level { level: 100_000.0, more: 100_000.0 }], "once nobody asserts the slower rate");
     }
 
     #[test]
     fn a_clock_that_steps_back_or_forth_neither_stalls_nor_overflows() {
         let (mut state, mut line) = Default::default();
         one(&mut state, &mut line, TEN_A_SECOND, &ask(7, 1e13), 1e13);
-        let debt = one(&mut state, &mut line, TEN_A_SECOND, &ask(1, 0.0), 1e13 - 3.6e9).debts[0];
+        let debt = one(&mut state, &mut line, TEN_A_SECOND, &ask(1, 0.0), 1e13 - 3.6e9).levels[0].level;
         assert!(debt <= (5.0 + 1.0) * 100_000.0 + 200_000.0, "{debt}");
         assert_eq!(one(&mut state, &mut line, TEN_A_SECOND, &ask(5, 0.0), 2e13).slots, [0.0; 5]);
     }
@@ -404,9 +384,9 @@ mod tests {
     #[test]
     fn older_waiters_of_another_instance_go_first_and_a_due_slot_goes_to_whoever_asks() {
         let (mut state, mut line) = Default::default();
-        let spec = LimitSpec { capacity: 1.0, ..TEN_A_SECOND };
+        let spec = bucket(100_000.0, 1.0);
         one(&mut state, &mut line, spec, &Ask { queue: Queue::new(1, vec![-2e6]), ..ask(1, 0.0) }, 0.0);
-        let older = Ask { instance: "b", queue: Queue::new(8, vec![-1e6; 8]), ..ask(1, 0.0) };
+        let older = Ask { lane: "b", queue: Queue::new(8, vec![-1e6; 8]), ..ask(1, 0.0) };
         assert_eq!(one(&mut state, &mut line, spec, &older, 0.0).slots, [100_000.0, 200_000.0]);
         let younger = one(&mut state, &mut line, spec, &ask(1, 0.0), 1_000.0);
         assert!(younger.slots.is_empty());
@@ -418,8 +398,8 @@ mod tests {
     #[test]
     fn an_instance_that_breaks_its_promise_holds_up_nobody() {
         let (mut state, mut line) = Default::default();
-        let spec = LimitSpec { capacity: 1.0, ..TEN_A_SECOND };
-        let dead = Ask { instance: "b", queue: Queue::new(8, vec![-1e6; 8]), ..ask(1, 0.0) };
+        let spec = bucket(100_000.0, 1.0);
+        let dead = Ask { lane: "b", queue: Queue::new(8, vec![-1e6; 8]), ..ask(1, 0.0) };
         one(&mut state, &mut line, spec, &dead, 0.0);
         let answer = one(&mut state, &mut line, spec, &ask(3, 1e6), 1e6);
         assert_eq!((answer.slots.len(), answer.others), (3, 0));
@@ -427,7 +407,7 @@ mod tests {
 
     #[test]
     fn fractional_rates_lose_nothing_to_rounding() {
-        let third = LimitSpec { interval: 1e6 / 3.0, capacity: 1.0, starts_full: true };
+        let third = bucket(1e6 / 3.0, 1.0);
         let (mut state, mut line) = Default::default();
         let start = 1.764e15;
         let sent = (0..600).filter(|poll| {
@@ -438,7 +418,7 @@ mod tests {
         // Polled every 100 ms a slot is taken up to 100 ms late; the bucket holds only one, so that time is lost.
         assert_eq!(sent.count(), 150);
         let (mut state, mut line) = Default::default();
-        let roomy = LimitSpec { capacity: 2.0, ..third };
+        let roomy = bucket(1e6 / 3.0, 2.0);
         let sent = (0..600).filter(|poll| {
             let now = start + f64::from(*poll) * 100_000.0;
             let ask = Ask { horizon: 0.0, ..ask(1, now) };
@@ -449,14 +429,134 @@ mod tests {
     }
 
     #[test]
-    fn ranks_in_a_queue_interpolate_between_its_points() {
-        let queue = Queue::new(15, (0..8).map(|point| f64::from(point) * 2.0).collect());
-        assert_eq!(
-            (0..15).map(|k| queue.arrival(f64::from(k))).collect::<Vec<_>>(),
-            (0..15).map(f64::from).collect::<Vec<_>>()
-        );
-        assert_eq!([-1.0, 0.0, 0.5, 7.0, 7.5, 14.0, 15.0].map(|instant| queue.older(instant)), [0, 0, 1, 8, 8, 15, 15]);
-        let rest = queue.rest(13).expect("two are left");
-        assert_eq!(rest, Queue::new(2, vec![13.0, 14.0]));
+    fn a_sliding_window_never_holds_one_too_many() {
+        let spec = LimitSpec::Window { count: 10.0, per: 1e6, margin: 5_000.0, is_clock: false };
+        let (mut state, mut line) = Default::default();
+        let mut sent: Vec<f64> = Vec::new();
+        let mut now = 0.0;
+        while sent.len() < 500 {
+            let answer = one(&mut state, &mut line, spec, &ask(7, now), now);
+            sent.extend(answer.slots.iter().map(|slot| now + slot));
+            now += 37_000.0;
+        }
+        assert!(sent.windows(11).all(|eleven| eleven[10] - eleven[0] > 1e6), "eleven in a second");
+        let ideal = now / 1e6 * 10.0;
+        assert!(sent.len() as f64 > 0.97 * ideal, "{} of {ideal}", sent.len());
+    }
+
+    #[test]
+    fn a_large_sliding_window_stays_small_and_true() {
+        let spec = LimitSpec::Window { count: 5_000.0, per: 10e6, margin: 50_000.0, is_clock: false };
+        let (mut state, mut line) = Default::default();
+        let (mut sent, mut now) = (Vec::new(), 0.0);
+        while now < 60e6 {
+            let answer = one(&mut state, &mut line, spec, &ask(64, now), now);
+            sent.extend(answer.slots.iter().map(|slot| now + slot));
+            now += 20_000.0;
+        }
+        assert!(sent.windows(5_001).all(|window| window[5_000] - window[0] > 10e6));
+        assert!(sent.len() as f64 > 0.96 * 60.0 * 500.0, "{}", sent.len());
+        let Some(LimitState::Sliding(window)) = &state.limits[0] else { panic!("a sliding window") };
+        assert!(window.entries() <= 260, "{} entries", window.entries());
+    }
+
+    #[test]
+    fn a_clock_window_begins_with_the_clock_and_keeps_off_its_edges() {
+        let spec = LimitSpec::Window { count: 3.0, per: 60e6, margin: 500_000.0, is_clock: true };
+        let seconds = |waiting: usize, now: f64| {
+            let (mut state, mut line) = Default::default();
+            let wide = Ask { horizon: 90e6, ..ask(waiting, now * 1e6) };
+            let slots = one(&mut state, &mut line, spec, &wide, now * 1e6).slots;
+            slots.iter().map(|slot| (now * 1e6 + slot) / 1e6).collect::<Vec<_>>()
+        };
+        assert_eq!(seconds(7, 6_059.0), [6_059.0, 6_059.0, 6_059.0, 6_060.5, 6_060.5, 6_060.5, 6_120.5]);
+        assert_eq!(seconds(1, 6_059.75), [6_060.5], "not on the edge");
+    }
+
+    #[test]
+    fn requests_under_way_are_bounded_across_lanes_and_heal() {
+        let spec = LimitSpec::Concurrent { most: 3.0 };
+        let (mut state, mut line) = Default::default();
+        let a = |count, held| Ask { held, is_registered: held > 0, ..ask(count, 0.0) };
+        let b = |count, held| Ask { lane: "b", held, is_registered: held > 0, ..ask(count, 0.0) };
+        assert_eq!(one(&mut state, &mut line, spec, &a(2, 0), 0.0).slots.len(), 2);
+        assert_eq!(one(&mut state, &mut line, spec, &b(2, 0), 0.0).slots.len(), 1);
+        let blocked = one(&mut state, &mut line, spec, &b(1, 1), 0.0);
+        assert_eq!((blocked.slots.len(), blocked.next, blocked.levels[0].level), (0, 200_000.0, 3.0));
+        // Its own renewal, then a's end; then a says nothing more.
+        assert_eq!(one(&mut state, &mut line, spec, &a(0, 1), 1e6).slots.len(), 0);
+        assert_eq!(one(&mut state, &mut line, spec, &b(1, 1), 1e6).slots.len(), 1);
+        assert_eq!(one(&mut state, &mut line, spec, &b(1, 2), 15.9e6).slots.len(), 0);
+        assert_eq!(one(&mut state, &mut line, spec, &b(1, 2), 16.1e6).slots.len(), 1, "a's lease is over");
+    }
+
+    #[test]
+    fn a_store_that_forgot_its_leases_grants_nothing_until_they_are_renewed() {
+        let spec = LimitSpec::Concurrent { most: 2.0 };
+        let (mut state, mut line) = <(BucketState, LineState)>::default();
+        let known = Ask { held: 1, is_registered: true, ..ask(1, 0.0) };
+        assert_eq!(one(&mut state, &mut line, spec, &known, 0.0).slots.len(), 0);
+        let other = Ask { lane: "b", held: 1, is_registered: true, ..ask(0, 0.0) };
+        one(&mut state, &mut line, spec, &other, 1e6);
+        assert_eq!(one(&mut state, &mut line, spec, &known, 6.1e6).slots.len(), 0, "both are under way");
+    }
+
+    #[test]
+    fn an_adaptive_rate_is_cut_once_a_storm_and_regained_by_use() {
+        let adaptive = Some(AdaptiveSpec { cut: 0.5, floor: 0.2, recover: 0.1 });
+        let spec = LimitSpec::Bucket { interval: 100_000.0, capacity: 1.0, starts_full: true, adaptive };
+        let (mut state, mut line) = Default::default();
+        let rate = |answer: &Answer| 100_000.0 / answer.levels[0].more;
+        for now in [0.0, 100.0, 900_000.0] {
+            pause(&mut state, &[spec], 1e6, now);
+        }
+        assert_eq!(rate(&one(&mut state, &mut line, spec, &ask(1, 2e6), 2e6)), 0.5, "one storm, one cut");
+        pause(&mut state, &[spec], 1e6, 4e6);
+        assert_eq!(rate(&one(&mut state, &mut line, spec, &ask(1, 5e6), 5e6)), 0.25);
+        pause(&mut state, &[spec], 1e6, 8e6);
+        assert_eq!(rate(&one(&mut state, &mut line, spec, &ask(1, 9e6), 9e6)), 0.2, "the floor");
+        let idle = Ask { queue: Queue::default(), ..ask(1, 30e6) };
+        assert_eq!(rate(&one(&mut state, &mut line, spec, &idle, 30e6)), 0.2, "idling regains nothing");
+        let mut now = 30e6;
+        while now < 60e6 {
+            one(&mut state, &mut line, spec, &ask(1, now), now);
+            now += 500_000.0;
+        }
+        assert_eq!(rate(&one(&mut state, &mut line, spec, &ask(1, now), now)), 1.0, "never above the configuration");
+    }
+
+    #[test]
+    fn an_outage_freezes_what_a_bucket_held_once_for_the_fleet() {
+        let (mut state, mut line) = Default::default();
+        one(&mut state, &mut line, TEN_A_SECOND, &ask(2, 0.0), 0.0);
+        let outage = Some(Outage { at: 10e6, length: 9e6, instances: 2.0 });
+        let back = Ask { outage, ..ask(9, 10e6) };
+        let answer = one(&mut state, &mut line, TEN_A_SECOND, &back, 10e6);
+        assert_eq!(answer.slots, [0.0, 100_000.0, 200_000.0], "spent down to one");
+        let answer = one(&mut state, &mut line, TEN_A_SECOND, &back, 11e6);
+        assert_eq!(answer.slots.len(), 5 + 2, "once");
+        // A daily quota is not gone for a moment's outage.
+        let daily = bucket(8_640_000.0, 10_000.0);
+        let (mut state, mut line) = Default::default();
+        one(&mut state, &mut line, daily, &ask(1, 0.0), 0.0);
+        let brief = Ask { outage: Some(Outage { at: 60e6, length: 5e6, instances: 2.0 }), ..ask(1, 60e6) };
+        let answer = one(&mut state, &mut line, daily, &brief, 60e6);
+        assert!(answer.levels[0].level < 4.0 * 8_640_000.0, "{answer:?}");
+    }
+
+    #[test]
+    fn joint_limits_of_every_kind_are_taken_together_or_not_at_all() {
+        let window = LimitSpec::Window { count: 4.0, per: 10e6, margin: 1_000.0, is_clock: false };
+        let specs = [TEN_A_SECOND, window, LimitSpec::Concurrent { most: 3.0 }];
+        let (mut state, mut line) = <(BucketState, LineState)>::default();
+        let ask = Ask { witness: &[0.0, 0.0, 0.0], ..ask(9, 0.0) };
+        let answer = claim(&mut [(&mut state, &specs)], &mut line, &ask, 0.0);
+        assert_eq!(answer.slots, [0.0; 3]);
+        assert_eq!(answer.levels[0].level, 300_000.0);
+        assert_eq!(answer.levels[1], Level { level: 3.0, more: 0.0 });
+    }
+
+    fn debts(answer: &Answer) -> Vec<f64> {
+        answer.levels.iter().map(|level| level.level).collect()
     }
 }

@@ -1,12 +1,6 @@
 //! The waiting line of one bucket set in this instance, as its requests see it.
 
-use std::{
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, oneshot},
@@ -16,10 +10,11 @@ use tokio::{
 use crate::config::model::Class;
 
 use super::{
+    claim::Group,
     metrics::LaneMetrics,
-    pump::{Message, Pump, Verdict, Waiter},
-    quote::View,
-    store::{Group, Store},
+    pump::Pump,
+    store::Store,
+    waiter::{LaneState, Message, Permit, Place, Refused, Verdict, Waiter},
 };
 
 /// The line of the requests in this instance that need the same set of buckets.
@@ -37,43 +32,27 @@ struct Inner {
     max_queue: usize,
     ageing: Duration,
     messages: mpsc::UnboundedSender<Message>,
-    announce: mpsc::UnboundedSender<Pause>,
+    announce: mpsc::UnboundedSender<News>,
 }
 
-/// A bucket may send nothing for a while; for every lane that takes from it.
+/// What one lane tells the others.
 #[derive(Debug)]
-pub(super) struct Pause {
-    pub(super) key: String,
-    pub(super) until: Instant,
+pub(super) enum News {
+    /// A bucket may send nothing before an instant.
+    Paused { key: String, until: Instant },
+    /// A request ended that the lanes in a line wait for.
+    Ended { line: String },
 }
 
-/// How a line is ordered and bounded.
-#[derive(Debug, Clone, Copy)]
+/// How a lane is called, ordered and bounded.
+#[derive(Debug, Clone)]
 pub(super) struct Order {
+    /// The name of the lane in the store, unique in the fleet.
+    pub(super) lane: Arc<str>,
     /// Most that wait.
     pub(super) max_queue: usize,
     /// By how much interactive requests precede batch ones.
     pub(super) ageing: Duration,
-}
-
-/// What the handles of a lane and its pump share.
-#[derive(Debug)]
-pub(super) struct LaneState {
-    pub(super) metrics: LaneMetrics,
-    waiting: AtomicUsize,
-    gone: AtomicBool,
-    seen: Mutex<Seen>,
-}
-
-/// What the pump last made known.
-#[derive(Debug)]
-pub(super) struct Seen {
-    /// The buckets.
-    pub(super) view: View,
-    /// Slots in hand for waiters.
-    pub(super) held: usize,
-    /// Arrivals of the oldest and the youngest waiter.
-    pub(super) ends: Option<(Instant, Instant)>,
 }
 
 /// How a request takes its place in a line.
@@ -87,29 +66,6 @@ pub struct Turn {
     pub max_wait: Duration,
 }
 
-/// Permission to send one request, now. Held until the request's answer has ended: limits on requests under way count
-/// until then.
-#[derive(Debug)]
-#[must_use = "what it permits counts as over when it is dropped"]
-pub struct Permit(());
-
-/// Why a request got no slot. Not an error: the limit works.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
-    /// It would wait longer than it may.
-    TooLong {
-        /// How long a request that came now would wait.
-        retry_after: Duration,
-    },
-    /// As many wait as may.
-    QueueFull {
-        /// How long a request that came now would wait.
-        retry_after: Duration,
-    },
-    /// The store is lost and the configuration says to refuse meanwhile.
-    StoreClosed,
-}
-
 impl Lane {
     /// Opens a lane; its pump ends when the last handle is gone.
     pub(super) fn open(
@@ -118,17 +74,12 @@ impl Lane {
         group: Arc<Group>,
         metrics: LaneMetrics,
         order: Order,
-        announce: mpsc::UnboundedSender<Pause>,
+        announce: mpsc::UnboundedSender<News>,
     ) -> Self {
         let (messages, inbox) = mpsc::unbounded_channel();
-        let view = View::unknown(group.cost, Instant::now());
-        let state = Arc::new(LaneState {
-            metrics,
-            waiting: AtomicUsize::new(0),
-            gone: AtomicBool::new(false),
-            seen: Mutex::new(Seen { view, held: 0, ends: None }),
-        });
-        tokio::spawn(Pump::new(store.clone(), Arc::clone(&group), Arc::clone(&state), inbox).run());
+        let state = Arc::new(LaneState::new(metrics, group.cost));
+        let (lane, outbox) = (Arc::clone(&order.lane), messages.downgrade());
+        tokio::spawn(Pump::new(lane, store.clone(), Arc::clone(&group), Arc::clone(&state), outbox, inbox).run());
         Self {
             inner: Arc::new(Inner {
                 name,
@@ -177,8 +128,8 @@ impl Lane {
             place.leave(told.is_ok());
             match told {
                 // This task may have been held up since: a stale slot is void.
-                Ok(Ok(Verdict::Slot { use_before })) if Instant::now() > use_before => {}
-                Ok(Ok(Verdict::Slot { .. })) => return Ok(Permit(())),
+                Ok(Ok(Verdict::Slot { use_before, .. })) if Instant::now() > use_before => {}
+                Ok(Ok(Verdict::Slot { permit, .. })) => return Ok(permit),
                 Ok(Ok(Verdict::Refused(refused))) => return Err(refused),
                 Ok(Err(_)) => return Err(Refused::StoreClosed),
                 Err(_) => return Err(Refused::TooLong { retry_after: self.inner.state.quote(Instant::now()) }),
@@ -194,13 +145,13 @@ impl Lane {
         self.paused(until);
         let key = self.inner.group.narrowest().key.clone();
         // The table of lanes is gone only with the process.
-        drop(self.inner.announce.send(Pause { key, until }));
+        drop(self.inner.announce.send(News::Paused { key, until }));
         self.inner.store.pause(&self.inner.group, pause).await;
     }
 
     /// Whether few enough wait that a connection may be made ready before the slot is taken.
     pub fn is_short(&self) -> bool {
-        self.inner.state.waiting.load(Ordering::Relaxed) < SHORT
+        self.inner.state.waiting() < SHORT
     }
 
     /// The channel and endpoint, for answers and logs.
@@ -216,6 +167,21 @@ impl Lane {
     /// Voids what is held before `until` and sends nothing before.
     pub(super) fn paused(&self, until: Instant) {
         drop(self.inner.messages.send(Message::Paused(until)));
+    }
+
+    /// Asks the store again: a request that others waited for has ended.
+    pub(super) fn woken(&self) {
+        drop(self.inner.messages.send(Message::Woken));
+    }
+
+    /// Whether `line` is the one before this lane's buckets.
+    pub(super) fn stands_in(&self, line: &str) -> bool {
+        self.inner.group.line == line
+    }
+
+    /// Whether the lane takes from these buckets, with these limits.
+    pub(super) fn takes_as(&self, group: &Group) -> bool {
+        *self.inner.group == *group
     }
 
     /// Whether nobody holds this lane but the table that asks.
@@ -238,59 +204,6 @@ impl Lane {
     }
 }
 
-impl LaneState {
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
-    /// Whether somebody left the line untold since this was last asked.
-    pub(super) fn somebody_left(&self) -> bool {
-        self.gone.swap(false, Ordering::Relaxed)
-    }
-
-    pub(super) fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What a request that came now would wait at least.
-    pub(super) fn quote(&self, now: Instant) -> Duration {
-        self.quote_from(&self.seen(), now)
-    }
-
-    fn quote_from(&self, seen: &Seen, now: Instant) -> Duration {
-        let uncovered = self.waiting.load(Ordering::Relaxed).saturating_sub(seen.held);
-        seen.view.wait(uncovered + seen.view.others(now), now)
-    }
-}
-
-/// A request's place in the count of those that wait, left however the wait ends.
-struct Place<'a> {
-    state: &'a LaneState,
-    told: bool,
-}
-
-impl<'a> Place<'a> {
-    fn take(state: &'a LaneState) -> Self {
-        state.waiting.fetch_add(1, Ordering::Relaxed);
-        state.metrics.queue_depth.increment(1.0);
-        Self { state, told: false }
-    }
-
-    fn leave(mut self, told: bool) {
-        self.told = told;
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.state.waiting.fetch_sub(1, Ordering::Relaxed);
-        self.state.metrics.queue_depth.decrement(1.0);
-        if !self.told {
-            self.state.gone.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
 const SHORT: usize = 32;
 const ONE_CLAIM: Duration = Duration::from_millis(300);
 
@@ -302,16 +215,16 @@ mod tests {
     };
 
     use super::*;
-    use crate::limiter::{bucket::LimitSpec, memory::MemoryStore, store::BucketSpec};
+    use crate::limiter::{bucket::LimitSpec, claim::BucketSpec, memory::MemoryStore};
 
     /// Ten a second, one at once, in a process of its own; time is paused, so that instants are exact.
     fn lane() -> Lane {
-        let limit = LimitSpec { interval: 100_000.0, capacity: 1.0, starts_full: true };
+        let limit = LimitSpec::Bucket { interval: 100_000.0, capacity: 1.0, starts_full: true, adaptive: None };
         let buckets = vec![BucketSpec { key: "bucket".to_owned(), limits: vec![limit] }];
         let group = Arc::new(Group { buckets, line: "line".to_owned(), cost: 1.0 });
         let (announce, _) = mpsc::unbounded_channel();
         let store = Store::Memory(Arc::new(MemoryStore::new()));
-        let order = Order { max_queue: 10_000, ageing: Duration::from_secs(30) };
+        let order = Order { lane: "lane".into(), max_queue: 10_000, ageing: Duration::from_secs(30) };
         Lane::open("test/lane".to_owned(), store, group, LaneMetrics::new("test", "lane"), order, announce)
     }
 

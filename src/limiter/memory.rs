@@ -9,8 +9,8 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    bucket::{self, Answer, Ask, BucketState, LineState, MOST_SLOTS},
-    store::{BucketSpec, Claim, Grant, HORIZON, Level, lead, micros},
+    bucket::{self, Ask, BucketState, LineState, Queue},
+    claim::{BucketSpec, Claim, Grant, HORIZON},
 };
 
 /// Buckets in this process.
@@ -42,12 +42,13 @@ impl MemoryStore {
         let mut taken: Vec<(BucketState, &BucketSpec)> =
             group.buckets.iter().map(|spec| (state.buckets.remove(&spec.key).unwrap_or_default(), spec)).collect();
         let mut buckets: Vec<_> = taken.iter_mut().map(|(state, spec)| (state, spec.limits.as_slice())).collect();
-        // The line orders instances; here there is one.
-        let answer = bucket::claim(&mut buckets, &mut LineState::default(), &ask(claim, now), now);
+        // The line orders lanes of several instances; here there is one.
+        let mut line = LineState::default();
+        let answer = bucket::claim(&mut buckets, &mut line, &ask(claim, now), now);
         for (bucket, spec) in taken {
             state.buckets.insert(spec.key.clone(), bucket);
         }
-        grant(claim, answer, false)
+        Grant::new(claim, answer, false)
     }
 
     /// Pauses one bucket for at least `wait` from now.
@@ -90,31 +91,17 @@ impl State {
 fn ask(claim: &Claim, now: f64) -> Ask<'_> {
     let arrivals = claim.ages.arrivals().iter().map(|age| now - age).collect();
     Ask {
-        instance: "",
+        lane: &claim.lane,
         cost: claim.group.cost,
-        queue: bucket::Queue::new(claim.ages.count(), arrivals),
+        queue: Queue::new(claim.ages.count(), arrivals),
+        held: claim.held,
+        is_registered: claim.is_registered,
         horizon: HORIZON,
-        lead: lead(&claim.group),
+        lead: claim.group.lead(),
         rtt: claim.rtt,
         witness: &claim.witness,
-    }
-}
-
-/// The answer to a claim in the terms of its lane.
-pub(super) fn grant(claim: &Claim, answer: Answer, shared: bool) -> Grant {
-    debug_assert!(answer.slots.len() <= MOST_SLOTS, "a claim gets a bounded number of slots");
-    Grant {
-        next: micros(answer.next),
-        pause: micros(answer.pause),
-        others: answer.others,
-        levels: claim
-            .group
-            .limits()
-            .zip(&answer.debts)
-            .map(|(spec, debt)| Level { debt: *debt, spec: *spec })
-            .collect(),
-        slots: answer.slots.into_iter().map(micros).collect(),
-        shared,
+        witness_age: claim.witness_age,
+        outage: None,
     }
 }
 

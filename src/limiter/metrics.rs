@@ -15,6 +15,7 @@ pub struct LaneMetrics {
     pub pause_remaining: Gauge,
     /// Units the tightest limit holds, as last seen.
     pub tokens: Gauge,
+    labels: [(&'static str, String); 2],
 }
 
 impl LaneMetrics {
@@ -26,7 +27,13 @@ impl LaneMetrics {
             oldest_wait: gauge!("ota_pacer_oldest_wait_seconds", &labels),
             pause_remaining: gauge!("ota_pacer_pause_remaining_seconds", &labels),
             tokens: gauge!("ota_pacer_bucket_tokens", &labels),
+            labels,
         }
+    }
+
+    /// The fraction of its configured rate at which an adaptive limit paces; the family holds endpoints that have one.
+    pub fn adaptive_rate(&self, rate: f64) {
+        gauge!("ota_pacer_adaptive_rate_ratio", &self.labels).set(rate);
     }
 }
 
@@ -79,6 +86,10 @@ pub fn describe() {
     describe_gauge!("ota_pacer_oldest_wait_seconds", "How long the oldest waiting request has waited");
     describe_gauge!("ota_pacer_pause_remaining_seconds", "How long the bucket stays paused because the OTA said so");
     describe_gauge!("ota_pacer_bucket_tokens", "Units the tightest limit holds, the lowest of all credentials");
+    describe_gauge!(
+        "ota_pacer_adaptive_rate_ratio",
+        "The fraction of its configured rate at which an adaptive limit paces"
+    );
     describe_histogram!("ota_pacer_store_call_seconds", "How long one call to Redis took");
     describe_counter!("ota_pacer_store_failures_total", "Calls to Redis whose outcome is unknown or refused");
     describe_gauge!("ota_pacer_store_up", "1 while the store answers");

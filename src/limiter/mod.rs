@@ -6,9 +6,12 @@
 //! spent, a stale slot is void, and whoever leaves the line costs nothing.
 
 pub mod bucket;
+mod claim;
 mod fleet;
 mod key;
 mod lane;
+mod limit;
+mod line;
 mod memory;
 mod metrics;
 mod pump;
@@ -16,10 +19,15 @@ mod quote;
 mod redis;
 mod status;
 mod store;
+mod waiter;
+mod wire;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -36,17 +44,19 @@ use crate::config::{
 use self::{
     fleet::FleetStore,
     key::{KeyMaker, NO_ENDPOINT},
-    lane::{Order, Pause},
+    lane::{News, Order},
     memory::MemoryStore,
     metrics::{LaneMetrics, StoreMetrics},
     store::Store,
+    wire::Notice,
 };
 
 pub use self::{
-    lane::{Lane, Permit, Refused, Turn},
+    lane::{Lane, Turn},
     metrics::describe as describe_metrics,
     redis::UrlError,
     status::LineStatus,
+    waiter::{Permit, Refused},
 };
 
 /// The lanes of this instance and the store behind them.
@@ -58,10 +68,14 @@ pub struct Limiter {
 #[derive(Debug)]
 struct Inner {
     store: Store,
+    /// Unique in the fleet.
+    instance: String,
+    /// Lanes opened so far.
+    opened: AtomicU64,
     keys: KeyMaker,
     ageing: Duration,
     lanes: Mutex<HashMap<String, Entry>>,
-    announce: mpsc::UnboundedSender<Pause>,
+    announce: mpsc::UnboundedSender<News>,
 }
 
 #[derive(Debug)]
@@ -83,14 +97,17 @@ impl Limiter {
             StoreMetrics::new().mode("memory");
             return Ok(Self::with(Store::Memory(Arc::new(MemoryStore::new())), KeyMaker::new("bkt", None), ageing));
         };
-        let store = Arc::new(FleetStore::new(redis, format!("{:016x}", rand::random::<u64>()))?);
+        let store = Arc::new(FleetStore::new(redis)?);
         let limiter =
             Self::with(Store::Fleet(Arc::clone(&store)), KeyMaker::new(&redis.prefix, redis.hash_key.as_ref()), ageing);
-        let (mut notices, announce) = (store.redis().pauses(), limiter.inner.announce.clone());
+        let (mut notices, announce) = (store.redis().notices(), limiter.inner.announce.clone());
         tokio::spawn(async move {
             while let Some(notice) = notices.next().await {
-                let pause = Pause { key: notice.key, until: Instant::now() + notice.wait };
-                if announce.send(pause).is_err() {
+                let news = match notice {
+                    Notice::Pause { key, wait } => News::Paused { key, until: Instant::now() + wait },
+                    Notice::Wake { line } => News::Ended { line },
+                };
+                if announce.send(news).is_err() {
                     return;
                 }
             }
@@ -112,23 +129,24 @@ impl Limiter {
             return None;
         }
         let inner = &self.inner;
-        let scope = inner.keys.scope(&channel.name, value(&KeyPart::Credential));
-        let id = KeyMaker::line(&scope, endpoint);
+        let group = inner.keys.group(channel, endpoint, value)?;
         let now = Instant::now();
         let mut lanes = inner.lanes();
-        if let Some(entry) = lanes.get_mut(&id) {
+        // A lane whose limits have changed is replaced; whoever waits in it goes by the old ones.
+        if let Some(entry) = lanes.get_mut(&group.line).filter(|entry| entry.lane.takes_as(&group)) {
             entry.used = now;
             return Some(entry.lane.clone());
         }
-        let group = Arc::new(key::group(&scope, channel, endpoint)?);
         let policy = endpoint.map_or(&channel.policy, |endpoint| &endpoint.policy);
         let max_queue = usize::try_from(policy.max_queue.get()).unwrap_or(usize::MAX);
         let endpoint = endpoint.map_or(NO_ENDPOINT, |endpoint| &endpoint.name);
         let metrics = LaneMetrics::new(&channel.name, endpoint);
         let name = format!("{}/{endpoint}", channel.name);
-        let order = Order { max_queue, ageing: inner.ageing };
+        let number = inner.opened.fetch_add(1, Ordering::Relaxed);
+        let order = Order { lane: format!("{}:{number}", inner.instance).into(), max_queue, ageing: inner.ageing };
+        let (line, group) = (group.line.clone(), Arc::new(group));
         let lane = Lane::open(name, inner.store.clone(), group, metrics, order, inner.announce.clone());
-        lanes.insert(id, Entry { lane: lane.clone(), used: now });
+        lanes.insert(line, Entry { lane: lane.clone(), used: now });
         Some(lane)
     }
 
@@ -159,17 +177,26 @@ impl Limiter {
     }
 
     fn with(store: Store, keys: KeyMaker, ageing: Duration) -> Self {
-        let (announce, mut announced) = mpsc::unbounded_channel::<Pause>();
-        let inner = Arc::new(Inner { store, keys, ageing, lanes: Mutex::default(), announce });
+        let (announce, mut announced) = mpsc::unbounded_channel::<News>();
+        let instance = format!("{:016x}", rand::random::<u64>());
+        let inner = Arc::new(Inner {
+            store,
+            instance,
+            opened: AtomicU64::new(0),
+            keys,
+            ageing,
+            lanes: Mutex::default(),
+            announce,
+        });
         let keeper = Arc::downgrade(&inner);
         tokio::spawn(async move {
             let mut ticks = interval(SWEEP);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 tokio::select! {
-                    pause = announced.recv() => {
-                        let (Some(inner), Some(pause)) = (keeper.upgrade(), pause) else { return };
-                        inner.paused(&pause);
+                    news = announced.recv() => {
+                        let (Some(inner), Some(news)) = (keeper.upgrade(), news) else { return };
+                        inner.spread(&news);
                     }
                     now = ticks.tick() => {
                         let Some(inner) = keeper.upgrade() else { return };
@@ -187,12 +214,16 @@ impl Inner {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells every lane that takes from the bucket.
-    fn paused(&self, pause: &Pause) {
-        self.lanes()
-            .values()
-            .filter(|entry| entry.lane.takes_from(&pause.key))
-            .for_each(|entry| entry.lane.paused(pause.until));
+    /// Tells every lane that it concerns.
+    fn spread(&self, news: &News) {
+        let lanes = self.lanes();
+        let lanes = lanes.values().map(|entry| &entry.lane);
+        match news {
+            News::Paused { key, until } => {
+                lanes.filter(|lane| lane.takes_from(key)).for_each(|lane| lane.paused(*until))
+            }
+            News::Ended { line } => lanes.filter(|lane| lane.stands_in(line)).for_each(Lane::woken),
+        }
     }
 
     /// Closes lanes that nobody has used for a while: credentials come and go, memory must not grow with them.

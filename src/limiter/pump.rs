@@ -8,48 +8,20 @@ use tokio::{
 };
 
 use super::{
-    bucket::{MOST_POINTS, Queue},
-    lane::{LaneState, Refused},
-    store::{Claim, Grant, Group, HORIZON, Store, StoreError, lead, micros},
+    bucket::{LEASE, LimitSpec, MOST_POINTS, Queue},
+    claim::{Claim, Grant, Group, HORIZON, StoreError, micros},
+    store::Store,
+    waiter::{LaneState, Message, Permit, Refused, Verdict, Waiter},
 };
-
-/// What the handles of a lane tell its pump.
-#[derive(Debug)]
-pub(super) enum Message {
-    /// A request waits.
-    Join(Waiter),
-    /// Nothing may be sent before this instant.
-    Paused(Instant),
-}
-
-/// A request that waits for a slot.
-#[derive(Debug)]
-pub(super) struct Waiter {
-    /// Its age decides its turn.
-    pub(super) arrived: Instant,
-    /// It is refused as soon as its turn is known to come later.
-    pub(super) deadline: Instant,
-    /// Where it is told. Closed once the request has left.
-    pub(super) verdict: oneshot::Sender<Verdict>,
-}
-
-/// What a waiter is told.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Verdict {
-    /// Send now; later than `use_before` the slot is void.
-    Slot {
-        /// The end of the slot's grace.
-        use_before: Instant,
-    },
-    /// There will be no slot in time.
-    Refused(Refused),
-}
 
 /// The task of a lane.
 pub(super) struct Pump {
+    lane: Arc<str>,
     store: Store,
     group: Arc<Group>,
     state: Arc<LaneState>,
+    /// For the permits of limits on requests under way.
+    outbox: mpsc::WeakUnboundedSender<Message>,
     inbox: mpsc::UnboundedReceiver<Message>,
     /// Oldest first.
     queue: VecDeque<Waiter>,
@@ -63,31 +35,40 @@ pub(super) struct Pump {
     not_before: Instant,
     failures: u32,
     rtt: f64,
-    /// What the fleet's store last said is left to pay, by the instant of that question.
-    debts: Option<(Instant, Vec<f64>)>,
+    /// How the fleet's store last said that the limits stand, by the instant of that question.
+    known: Option<(Instant, Vec<f64>)>,
     grace: Duration,
+    /// When the store must next hear of the requests under way; `None` while there are none that it knows of.
+    report_at: Option<Instant>,
+    /// Until when the store holds a lease for what is under way.
+    leased_until: Option<Instant>,
     /// No waiter's deadline is earlier; `None` when nobody waits.
     first_deadline: Option<Instant>,
 }
 
 struct Claimed {
     asked: Instant,
+    held: usize,
     outcome: Result<Grant, StoreError>,
 }
 
 impl Pump {
     pub(super) fn new(
+        lane: Arc<str>,
         store: Store,
         group: Arc<Group>,
         state: Arc<LaneState>,
+        outbox: mpsc::WeakUnboundedSender<Message>,
         inbox: mpsc::UnboundedReceiver<Message>,
     ) -> Self {
         let now = Instant::now();
         let grace = grace(&group);
         Self {
+            lane,
             store,
             group,
             state,
+            outbox,
             inbox,
             queue: VecDeque::new(),
             held: VecDeque::new(),
@@ -96,8 +77,10 @@ impl Pump {
             not_before: now,
             failures: 0,
             rtt: FIRST_RTT,
-            debts: None,
+            known: None,
             grace,
+            report_at: None,
+            leased_until: None,
             first_deadline: None,
         }
     }
@@ -109,7 +92,7 @@ impl Pump {
             self.bind(now);
             self.claim(now);
             self.show();
-            let wake = self.wake();
+            let wake = self.wake(now);
             tokio::select! {
                 message = self.inbox.recv() => {
                     let Some(message) = message else { return };
@@ -142,6 +125,14 @@ impl Pump {
                 self.held.retain(|slot| *slot >= until);
                 self.refuse_hopeless(now);
             }
+            Message::Ended => {
+                // Others may wait for it; where nobody does, one report for several will do.
+                let patience = if self.state.seen().view.others(now) > 0 { Duration::ZERO } else { REPORT_WITHIN };
+                let soon = now + if self.queue.is_empty() { patience } else { Duration::ZERO };
+                self.report_at = Some(self.report_at.map_or(soon, |at| at.min(soon)));
+                self.claim_at = now;
+            }
+            Message::Woken => self.claim_at = now,
         }
     }
 
@@ -156,36 +147,64 @@ impl Pump {
                 continue;
             }
             while let Some(waiter) = self.queue.pop_front() {
-                if waiter.verdict.send(Verdict::Slot { use_before }).is_ok() {
+                // What nobody takes ends with the verdict that held it.
+                let permit = Permit::new(&self.state, self.outbox.upgrade().filter(|_| self.group.counts_requests()));
+                if waiter.verdict.send(Verdict::Slot { use_before, permit }).is_ok() {
                     break;
                 }
             }
         }
     }
 
-    /// Claims for all who have no slot in hand, when it is time to.
+    /// Claims for all who have no slot in hand, when it is time to; reports what is under way.
     fn claim(&mut self, now: Instant) {
-        if self.claiming.is_some() || self.queue.len() <= self.held.len() || now < self.claim_time() {
+        let is_wanted = self.queue.len() > self.held.len() && now >= self.claim_time(now);
+        let is_due = self.report_at.is_some_and(|at| now >= at.max(self.not_before));
+        if self.claiming.is_some() || !(is_wanted || is_due) {
             return;
         }
         if self.state.somebody_left() {
             self.queue.retain(|waiter| !waiter.verdict.is_closed());
         }
-        let Some(ages) = self.ages(now) else { return };
-        let witness = match &self.debts {
-            Some((asked, debts)) => {
-                let elapsed = (now - *asked).as_secs_f64() * 1e6 + 2.0 * self.rtt;
-                debts.iter().map(|debt| (debt - elapsed).max(0.0)).collect()
-            }
-            None => vec![0.0; self.group.limits().count()],
+        let ages = self.ages(now);
+        if ages.count() == 0 && !is_due {
+            return;
+        }
+        self.report_at = None;
+        let (witness, witness_age) = self.witness(now);
+        let claim = Claim {
+            lane: Arc::clone(&self.lane),
+            group: Arc::clone(&self.group),
+            ages,
+            held: self.held.len() + self.state.under_way(),
+            is_registered: self.leased_until.is_some_and(|until| now < until),
+            rtt: self.rtt,
+            witness,
+            witness_age: witness_age.as_secs_f64() * 1e6,
+            outage: None,
         };
-        let claim = Claim { group: Arc::clone(&self.group), ages, rtt: self.rtt, witness };
         let store = self.store.clone();
         self.claiming = Some(Box::pin(async move {
             let asked = Instant::now();
             let outcome = store.claim(&claim).await;
-            Claimed { asked, outcome }
+            Claimed { asked, held: claim.held, outcome }
         }));
+    }
+
+    /// What is known to be left to pay, or used, and how long ago that was so.
+    fn witness(&self, now: Instant) -> (Vec<f64>, Duration) {
+        let Some((asked, levels)) = &self.known else {
+            return (vec![0.0; self.group.limits().count()], Duration::ZERO);
+        };
+        let age = now - *asked;
+        // Measured from question to question, so that the way of the answers adds nothing.
+        let elapsed = age.as_secs_f64() * 1e6 + 2.0 * self.rtt;
+        let witness = levels.iter().zip(self.group.limits()).map(|(level, limit)| match limit {
+            LimitSpec::Bucket { .. } => (level - elapsed).max(0.0),
+            LimitSpec::Window { .. } => *level,
+            LimitSpec::Concurrent { .. } => 0.0,
+        });
+        (witness.collect(), age)
     }
 
     /// Takes what a claim brought. A slot's instant counts from the receipt of the answer: later than the store meant by
@@ -198,6 +217,7 @@ impl Pump {
             Err(StoreError::Lost) => {
                 // What it may have granted is spent.
                 self.failures += 1;
+                self.report_at = self.leased_until.map(|_| now);
                 self.not_before = now + (RETRY * 2_u32.saturating_pow(self.failures.min(8))).min(RETRY_AT_MOST);
                 return;
             }
@@ -212,7 +232,14 @@ impl Pump {
         if grant.shared {
             let trip = (now - claimed.asked).as_secs_f64() * 1e6;
             self.rtt = RTT_WEIGHT * trip + (1.0 - RTT_WEIGHT) * self.rtt;
-            self.debts = Some((claimed.asked, grant.levels.iter().map(|level| level.debt).collect()));
+            self.known = Some((claimed.asked, grant.levels.iter().map(|(level, _)| level.level).collect()));
+            if self.group.counts_requests() && claimed.held + grant.slots.len() > 0 {
+                self.leased_until = Some(claimed.asked + micros(LEASE));
+                let renew = now + micros(LEASE / 3.0);
+                self.report_at = Some(self.report_at.map_or(renew, |at| at.min(renew)));
+            } else {
+                self.leased_until = None;
+            }
         }
         let mut seen = self.state.seen();
         seen.view.saw(grant.levels, grant.others, now);
@@ -258,32 +285,33 @@ impl Pump {
     }
 
     /// The ages of those without a slot in hand, in brief.
-    fn ages(&self, now: Instant) -> Option<Queue> {
+    fn ages(&self, now: Instant) -> Queue {
         let held = self.held.len();
-        let count = self.queue.len().checked_sub(held).filter(|count| *count > 0)?;
+        let count = self.queue.len().saturating_sub(held);
         let points = count.min(MOST_POINTS);
         let ages = (0..points)
             .map(|point| {
                 let place = held + Queue::place(count, points, point) as usize;
-                (now - self.queue[place].arrived).as_secs_f64() * 1e6
+                age(self.queue[place].arrived, now)
             })
             .collect();
-        Some(Queue::new(count, ages))
+        Queue::new(count, ages)
     }
 
-    fn claim_time(&self) -> Instant {
+    fn claim_time(&self, now: Instant) -> Instant {
         let mut time = self.claim_at.max(self.not_before);
-        let now = Instant::now();
         if let Some(until) = self.state.seen().view.paused_until(now) {
             // During a pause the answer is known.
-            time = time.max(until - micros(lead(&self.group)).min(until - now));
+            time = time.max(until - micros(self.group.lead()).min(until - now));
         }
         time
     }
 
-    fn wake(&self) -> Option<Instant> {
-        let claim = (self.claiming.is_none() && self.queue.len() > self.held.len()).then(|| self.claim_time());
-        self.held.front().copied().into_iter().chain(claim).min()
+    fn wake(&self, now: Instant) -> Option<Instant> {
+        let is_free = self.claiming.is_none();
+        let claim = (is_free && self.queue.len() > self.held.len()).then(|| self.claim_time(now));
+        let report = self.report_at.filter(|_| is_free).map(|at| at.max(self.not_before));
+        self.held.front().copied().into_iter().chain(claim).chain(report).min()
     }
 
     /// Makes known what quotes and gauges need.
@@ -309,13 +337,25 @@ async fn at(wake: Option<Instant>) {
     }
 }
 
+/// Microseconds since `arrived`; negative for batch requests, whose turn counts from later.
+fn age(arrived: Instant, now: Instant) -> f64 {
+    now.saturating_duration_since(arrived).as_secs_f64() * 1e6
+        - arrived.saturating_duration_since(now).as_secs_f64() * 1e6
+}
+
 /// How late a slot may be used. A quarter of the fastest limit's interval lets it exceed that limit by at most a quarter of
 /// a unit; below 10 ms no machine would keep it.
 fn grace(group: &Group) -> Duration {
-    let fastest = group.limits().fold(f64::INFINITY, |fastest, limit| fastest.min(limit.interval));
+    let fastest = group.limits().fold(f64::INFINITY, |fastest, limit| match limit {
+        LimitSpec::Bucket { interval, .. } => fastest.min(*interval),
+        // Their margins allow for it.
+        LimitSpec::Window { .. } | LimitSpec::Concurrent { .. } => fastest,
+    });
     micros(fastest / 4.0).clamp(GRACE_AT_LEAST, GRACE_AT_MOST)
 }
 
+/// The end of a request is told to the store within this, where nobody is known to wait for it.
+const REPORT_WITHIN: Duration = Duration::from_millis(50);
 const GRACE_AT_LEAST: Duration = Duration::from_millis(10);
 const GRACE_AT_MOST: Duration = Duration::from_millis(50);
 /// Microseconds one claim is believed to take before it was measured.

@@ -4,14 +4,17 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::store::{Level, micros};
+use super::{
+    bucket::{Level, LimitSpec},
+    claim::micros,
+};
 
 /// What a lane last saw of its buckets.
 #[derive(Debug, Clone)]
 pub struct View {
     at: Instant,
     cost: f64,
-    levels: Vec<Level>,
+    levels: Vec<(Level, LimitSpec)>,
     paused_until: Option<Instant>,
     others: usize,
 }
@@ -23,7 +26,7 @@ impl View {
     }
 
     /// Takes what a claim answered.
-    pub fn saw(&mut self, levels: Vec<Level>, others: usize, now: Instant) {
+    pub fn saw(&mut self, levels: Vec<(Level, LimitSpec)>, others: usize, now: Instant) {
         self.at = now;
         self.levels = levels;
         self.others = others;
@@ -49,21 +52,39 @@ impl View {
         let elapsed = (now - self.at).as_secs_f64() * 1e6;
         let pause = self.paused_until(now).map_or(0.0, |until| (until - now).as_secs_f64() * 1e6);
         let before = ahead as f64 * self.cost;
-        let wait = self.levels.iter().fold(pause, |wait, Level { debt, spec }| {
-            let mut debt = (debt - elapsed).max(0.0);
-            if pause > 0.0 {
-                debt = debt.max(pause + (spec.capacity - 1.0) * spec.interval);
+        let waits = self.levels.iter().map(|(Level { level, more }, spec)| match *spec {
+            LimitSpec::Bucket { capacity, .. } => {
+                let mut debt = (level - elapsed).max(0.0);
+                if pause > 0.0 {
+                    debt = debt.max(pause + (capacity - 1.0) * more);
+                }
+                debt + (before + self.cost - capacity) * more
             }
-            wait.max(debt + (before + self.cost - spec.capacity) * spec.interval)
+            LimitSpec::Window { count, per, .. } => (more - elapsed).max(0.0) + (before / count).floor() * per,
+            // It ends when another request does.
+            LimitSpec::Concurrent { .. } => 0.0,
         });
-        micros(wait)
+        micros(waits.fold(pause, f64::max))
     }
 
     /// Units that the tightest limit holds now.
     pub fn tokens(&self, now: Instant) -> Option<f64> {
         let elapsed = (now - self.at).as_secs_f64() * 1e6;
-        let held = |level: &Level| level.spec.capacity - (level.debt - elapsed).max(0.0) / level.spec.interval;
+        let held = |(Level { level, more }, spec): &(Level, LimitSpec)| match *spec {
+            LimitSpec::Bucket { capacity, .. } => capacity - (level - elapsed).max(0.0) / more,
+            LimitSpec::Window { count, per, .. } => count - if elapsed < per { *level } else { 0.0 },
+            LimitSpec::Concurrent { most } => most - level,
+        };
         self.levels.iter().map(held).reduce(f64::min)
+    }
+
+    /// The lowest fraction of its configured rate at which an adaptive limit paces now; `None` without one.
+    pub fn adaptive_rate(&self) -> Option<f64> {
+        let rates = self.levels.iter().filter_map(|(Level { more, .. }, spec)| match *spec {
+            LimitSpec::Bucket { interval, adaptive: Some(_), .. } => Some((interval / more).min(1.0)),
+            _ => None,
+        });
+        rates.reduce(f64::min)
     }
 }
 
@@ -72,12 +93,11 @@ const OTHERS_STAY: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::bucket::LimitSpec;
 
     fn view(debt: f64, now: Instant) -> View {
-        let spec = LimitSpec { interval: 100_000.0, capacity: 3.0, starts_full: true };
+        let spec = LimitSpec::Bucket { interval: 100_000.0, capacity: 3.0, starts_full: true, adaptive: None };
         let mut view = View::unknown(1.0, now);
-        view.saw(vec![Level { debt, spec }], 0, now);
+        view.saw(vec![(Level { level: debt, more: 100_000.0 }, spec)], 0, now);
         view
     }
 

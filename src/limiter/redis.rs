@@ -3,50 +3,78 @@
 //! fred replays commands, waits for ever and queues without bound unless told otherwise; everything it is told is in
 //! [`builder`].
 
-use std::time::Duration;
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    pin::pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use fred::{
     clients::SubscriberClient,
     prelude::{
-        Builder, Client, ClientLike, Config, Error, ErrorKind, EventInterface, LuaInterface, PubsubInterface,
-        ReconnectPolicy,
+        Builder, Client, ClientLike, Config, Error, ErrorKind, EventInterface, KeysInterface, LuaInterface,
+        PubsubInterface, ReconnectPolicy,
     },
     types::{
-        Value,
-        config::{ReconnectError, TcpConfig, UnresponsiveConfig},
+        ClusterHash, CustomCommand, FromValue,
+        config::{ReconnectError, TcpConfig, TlsConnector, UnresponsiveConfig},
     },
     util::sha1_hash,
 };
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::{CertificateDer, pem::PemObject};
 use secrecy::ExposeSecret;
-use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio::{
+    sync::{
+        Notify,
+        broadcast::{Receiver, error::RecvError},
+    },
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::warn;
 
 use crate::config::model::Redis;
 
 use super::{
     bucket::Answer,
-    store::{BucketSpec, Claim, HORIZON, lead},
+    claim::{BucketSpec, Claim},
+    wire::{self, Notice},
 };
 
 /// The Redis of a fleet.
 #[derive(Debug)]
 pub struct RedisStore {
     client: Client,
+    client_link: Arc<Link>,
     subscriber: SubscriberClient,
+    subscriber_link: Arc<Link>,
     claim: Script,
     pause: Script,
     rejoin: Script,
-    pauses_channel: String,
+    notices: String,
     rejoin_key: String,
-    instance: String,
+    check_key: String,
+    /// Why the last attempt to connect failed.
+    trouble: Arc<Mutex<Failure>>,
+    tasks: Mutex<JoinSet<()>>,
 }
 
-/// A pause that some instance of the fleet announced.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PauseNotice {
-    /// The bucket.
-    pub key: String,
-    /// How long it stays paused, from the moment the notice was sent.
-    pub wait: Duration,
+/// The return of a fleet to Redis.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rejoin {
+    /// How long until then.
+    pub left: Duration,
+    /// The instant, in microseconds on the clock of Redis.
+    pub at: f64,
+    /// For how long Redis will have been lost, in microseconds.
+    pub length: f64,
 }
 
 /// Why Redis did not do as asked.
@@ -56,67 +84,149 @@ pub enum Failure {
     Timeout,
     /// There is no connection, or it broke.
     Disconnected,
-    /// Redis answered with an error: `OOM`, `READONLY`, `LOADING`, `BUSY`, a script error.
+    /// There is no connection, because TLS cannot be agreed on.
+    Tls,
+    /// The user, the password or an ACL forbids it: `NOAUTH`, `WRONGPASS`, `NOPERM`.
+    Forbidden,
+    /// `OOM`.
+    OutOfMemory,
+    /// It is a replica: `READONLY`, `MASTERDOWN`.
+    ReadOnly,
+    /// It still reads its data set: `LOADING`.
+    Loading,
+    /// It runs a script without end: `BUSY`.
+    Busy,
+    /// A part of the cluster is gone: `CLUSTERDOWN`.
+    ClusterDown,
+    /// Any other error that Redis answered with.
     Refused,
 }
 
 impl Failure {
-    /// A word for logs; what Redis wrote stays out of them, since it may quote keys.
+    /// A word for logs and metrics; what Redis wrote stays out of them, since it may quote keys.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
             Self::Disconnected => "disconnected",
+            Self::Tls => "tls",
+            Self::Forbidden => "forbidden",
+            Self::OutOfMemory => "out_of_memory",
+            Self::ReadOnly => "read_only",
+            Self::Loading => "loading",
+            Self::Busy => "busy",
+            Self::ClusterDown => "cluster_down",
             Self::Refused => "refused",
         }
     }
+
+    /// What an operator can do about it; empty where only waiting helps.
+    pub fn hint(self) -> &'static str {
+        match self {
+            Self::Timeout | Self::Disconnected => "check that Redis runs and can be reached under `redis.url`",
+            Self::Tls => {
+                "name the CA that signed Redis's certificate as `redis.ca_file`, and Redis by a name in its certificate"
+            }
+            Self::Forbidden => PERMISSIONS,
+            Self::OutOfMemory => "raise `maxmemory`, or move to Redis what else fills it elsewhere",
+            Self::ReadOnly => "name the master as `redis.url`, or let sentinels find it: `redis-sentinel://`",
+            Self::Busy => "`SCRIPT KILL` ends somebody's script that does not end",
+            Self::ClusterDown => "bring the missing masters of the cluster back, or promote replicas of theirs",
+            Self::Loading | Self::Refused => "",
+        }
+    }
+
+    /// Whether the server or the way to it is at fault, not one key alone.
+    pub fn is_of_the_server(self) -> bool {
+        self != Self::Refused
+    }
 }
 
-/// The Redis URL of the configuration cannot be used.
+/// The Redis of the configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "`redis.url` cannot be used: {0}\n\nhint: write `redis://[user:password@]host:port[/database]`, `rediss://` for TLS, `redis-sentinel://`, `redis-cluster://` or `redis+unix:///path`"
-)]
-pub struct UrlError(String);
+pub enum UrlError {
+    /// Its address is none.
+    #[error("`redis.url` cannot be used: {0}\n\nhint: {URL_HINT}")]
+    Url(String),
+    /// What should vouch for it cannot be read.
+    #[error("`redis.ca_file` cannot be used: {path}: {reason}\n\nhint: name a file of PEM certificates")]
+    CaFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
 
 impl RedisStore {
     /// Prepares a store; no connection is made before [`RedisStore::connect`].
     ///
     /// # Errors
     /// When the URL cannot be used.
-    pub fn new(config: &Redis, instance: String) -> Result<Self, UrlError> {
+    pub fn new(config: &Redis) -> Result<Self, UrlError> {
         // fred's message may quote the URL, and with it the password: only the kind of the error is shown.
-        let broken = |error: Error| UrlError(error.kind().to_str().to_lowercase());
-        let builder = builder(config).map_err(broken)?;
+        let broken = |error: Error| UrlError::Url(error.kind().to_str().to_lowercase());
+        let mut fred = Config::from_url(config.url.expose_secret()).map_err(broken)?;
+        if fred.tls.is_some() {
+            fred.tls = Some(trusting(config.ca_file.as_deref())?.into());
+        }
+        let builder = builder(fred, config.timeout);
         Ok(Self {
             client: builder.build().map_err(broken)?,
+            client_link: Arc::default(),
             subscriber: builder.build_subscriber_client().map_err(broken)?,
+            subscriber_link: Arc::default(),
             claim: Script::new(CLAIM),
             pause: Script::new(PAUSE),
             rejoin: Script::new(REJOIN),
-            pauses_channel: format!("{}:pauses", config.prefix),
+            notices: format!("{}:notices", config.prefix),
             rejoin_key: format!("{}:rejoin", config.prefix),
-            instance,
+            check_key: format!("{}:check", config.prefix),
+            trouble: Arc::new(Mutex::new(Failure::Disconnected)),
+            tasks: Mutex::default(),
         })
     }
 
-    /// Connects in the background, for ever, and subscribes to the pauses of the fleet.
+    /// Connects in the background, until the store is dropped, and subscribes to the pauses of the fleet.
     pub fn connect(&self) {
-        drop(self.client.connect());
-        drop(self.subscriber.connect());
-        drop(self.subscriber.manage_subscriptions());
-        let (subscriber, channel) = (self.subscriber.clone(), self.pauses_channel.clone());
-        tokio::spawn(async move {
-            // The client resubscribes by itself after this first time; until then it has nothing to remember.
-            while subscriber.subscribe(channel.as_str()).await.is_err() {
-                tokio::time::sleep(PROBE_AGAIN).await;
+        let mut tasks = self.tasks();
+        let (mut errors, trouble) = (self.client.error_rx(), Arc::clone(&self.trouble));
+        tasks.spawn(async move {
+            loop {
+                match errors.recv().await {
+                    Ok((error, _)) => *trouble.lock().unwrap_or_else(PoisonError::into_inner) = failure(&error),
+                    Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return,
+                }
             }
         });
+        // Listens before it connects, so as not to miss the first connection.
+        let mut connections = self.subscriber.reconnect_rx();
+        let (subscriber, channel) = (self.subscriber.clone(), self.notices.clone());
+        tasks.spawn(async move {
+            // A new connection knows nothing of what the old one had subscribed to. Subscribing twice does no harm.
+            while !matches!(connections.recv().await, Err(RecvError::Closed)) {
+                while subscriber.subscribe(channel.as_str()).await.is_err() {
+                    sleep(AGAIN).await;
+                }
+            }
+        });
+        tasks.spawn(keep_connecting(self.client.clone(), Arc::clone(&self.client_link)));
+        tasks.spawn(keep_connecting(self.subscriber.clone(), Arc::clone(&self.subscriber_link)));
+    }
+
+    /// Whether there is a connection; it may have ceased to answer.
+    pub fn is_connected(&self) -> bool {
+        self.client.is_connected()
+    }
+
+    /// Why there is no connection.
+    pub fn trouble(&self) -> Failure {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until there is a connection, at most `wait`.
     pub async fn connected(&self, wait: Duration) -> bool {
-        self.client.is_connected()
-            || matches!(tokio::time::timeout(wait, self.client.wait_for_connect()).await, Ok(Ok(())))
+        self.client.is_connected() || matches!(timeout(wait, self.client.wait_for_connect()).await, Ok(Ok(())))
     }
 
     /// Claims slots.
@@ -124,42 +234,9 @@ impl RedisStore {
     /// # Errors
     /// When the outcome is unknown: the claim must not be replayed.
     pub async fn claim(&self, claim: &Claim) -> Result<Answer, Failure> {
-        let group = &claim.group;
-        let mut keys: Vec<&str> = group.buckets.iter().map(|bucket| bucket.key.as_str()).collect();
-        keys.push(&group.line);
-        let points = claim.ages.arrivals();
-        let mut args = vec![
-            text(HORIZON),
-            text(lead(group)),
-            text(claim.rtt),
-            self.instance.clone(),
-            text(group.cost),
-            claim.ages.count().to_string(),
-            points.len().to_string(),
-        ];
-        args.extend(points.iter().copied().map(text));
-        let mut witness = claim.witness.iter();
-        for bucket in &group.buckets {
-            args.push(bucket.limits.len().to_string());
-            for limit in &bucket.limits {
-                args.push(text(limit.interval));
-                args.push(text(limit.capacity));
-                args.push(u8::from(limit.starts_full).to_string());
-                args.push(text(witness.next().copied().unwrap_or(0.0)));
-            }
-        }
+        let (keys, args) = wire::claim(claim, &self.notices);
         let reply: Vec<i64> = self.call(&self.claim, keys, args).await?;
-        let debts = 3 + claim.witness.len();
-        if reply.len() < debts {
-            return Err(Failure::Refused);
-        }
-        Ok(Answer {
-            next: reply[0] as f64,
-            pause: reply[1] as f64,
-            others: usize::try_from(reply[2]).unwrap_or(0),
-            debts: reply[3..debts].iter().map(|debt| *debt as f64).collect(),
-            slots: reply[debts..].iter().map(|slot| *slot as f64).collect(),
-        })
+        wire::answer(claim, &reply).ok_or(Failure::Refused)
     }
 
     /// Pauses a bucket for at least `wait` from now and tells the fleet.
@@ -167,65 +244,141 @@ impl RedisStore {
     /// # Errors
     /// When the outcome is unknown. Pausing again is harmless.
     pub async fn pause(&self, bucket: &BucketSpec, wait: Duration) -> Result<(), Failure> {
-        let mut args = vec![text(wait.as_secs_f64() * 1e6), self.pauses_channel.clone()];
-        for limit in &bucket.limits {
-            args.push(text(limit.interval));
-            args.push(text(limit.capacity));
-        }
-        self.call::<i64>(&self.pause, vec![&bucket.key], args).await.map(drop)
+        let (keys, args) = wire::pause(bucket, wait, &self.notices);
+        self.call::<i64>(&self.pause, keys, args).await.map(drop)
     }
 
-    /// How long until the fleet paces through Redis again, now that it takes writes again; `settle` unless an instance
-    /// that came back before has agreed on less.
+    /// When the fleet paces through Redis again, now that it takes writes again: in `settle`, unless an instance that came
+    /// back before has agreed on less. `lost`: for how long this instance has been without it.
     ///
     /// # Errors
     /// When Redis does not take writes.
-    pub async fn rejoin(&self, settle: Duration) -> Result<Duration, Failure> {
-        let args = vec![settle.as_millis().to_string()];
-        let left: u64 = self.call(&self.rejoin, vec![&self.rejoin_key], args).await?;
-        Ok(Duration::from_millis(left))
+    pub async fn rejoin(&self, settle: Duration, lost: Duration) -> Result<Rejoin, Failure> {
+        self.rejoin_at(&self.rejoin_key, settle, lost).await
     }
 
-    /// Drops a connection that no longer answers, so that a new one is tried.
-    pub async fn reconnect(&self) {
-        drop(self.client.force_reconnection().await);
+    async fn rejoin_at(&self, key: &str, settle: Duration, lost: Duration) -> Result<Rejoin, Failure> {
+        let args = vec![settle.as_millis().to_string(), lost.as_micros().to_string()];
+        let reply: Vec<u64> = self.call(&self.rejoin, vec![key.to_owned()], args).await?;
+        let [left, at, length] = *reply.as_slice() else { return Err(Failure::Refused) };
+        Ok(Rejoin { left: Duration::from_millis(left), at: at as f64, length: length as f64 })
     }
 
-    /// The pauses that the instances of the fleet announce, this one included.
-    pub fn pauses(&self) -> Pauses {
-        Pauses(self.subscriber.message_rx())
+    /// When the fleet returns to Redis, if it is about to; zero if not. The cheapest question that shows that Redis answers.
+    ///
+    /// # Errors
+    /// When Redis does not answer.
+    pub async fn rejoining(&self) -> Result<Duration, Failure> {
+        self.expiry(&self.rejoin_key).await
+    }
+
+    /// Asks the node that holds `key` whether it answers: another node of a cluster may do so while this one does not.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn answers(&self, key: &str) -> Result<(), Failure> {
+        self.expiry(key).await.map(drop)
+    }
+
+    /// Looks for what would make the limits fail one day though everything works now, and says it with its remedy.
+    ///
+    /// # Errors
+    /// When Redis does not answer; then nothing is known. A server that forbids a question is merely not asked.
+    pub async fn check(&self) -> Result<(), Failure> {
+        // The same commands that coming back after an outage takes, so that it is not then that an ACL forbids them.
+        match self.rejoin_at(&self.check_key, Duration::from_secs(1), Duration::ZERO).await {
+            Ok(_) => {}
+            Err(Failure::Forbidden) => warn!(hint = PERMISSIONS, "redis forbids what ota-pacer needs"),
+            Err(failure) => return Err(failure),
+        }
+        if let Some(version) = self.client.server_version()
+            && (version.major, version.minor) < OLDEST
+        {
+            warn!(%version, hint = "run Redis 6.2 or newer", "redis is older than what ota-pacer is tested with");
+        }
+        let memory = CustomCommand::new_static("CONFIG", ClusterHash::Random, false);
+        let memory: Result<HashMap<String, String>, Error> =
+            self.client.custom(memory, vec!["GET", "maxmemory*"]).await;
+        match memory {
+            Ok(memory) => {
+                let setting = |name: &str| memory.get(name).map_or("", String::as_str);
+                let policy = setting("maxmemory-policy");
+                if deletes_buckets(setting("maxmemory"), policy) {
+                    let hint = "`CONFIG SET maxmemory-policy noeviction`, and in redis.conf; or give ota-pacer a Redis of its own";
+                    warn!(
+                        policy,
+                        hint, "redis may delete buckets when its memory is full, and a deleted bucket is a full one"
+                    );
+                }
+                Ok(())
+            }
+            Err(error) => match failure(&error) {
+                lost @ (Failure::Timeout | Failure::Disconnected) => Err(lost),
+                // Managed servers forbid it.
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Drops connections that no longer answer, so that new ones are tried.
+    pub fn reconnect(&self) {
+        let mut tasks = self.tasks();
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(force(self.client.clone(), Arc::clone(&self.client_link)));
+        tasks.spawn(force(self.subscriber.clone(), Arc::clone(&self.subscriber_link)));
+    }
+
+    /// What the instances of the fleet announce, this one included.
+    pub fn notices(&self) -> Notices {
+        Notices(self.subscriber.message_rx())
+    }
+
+    fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn expiry(&self, key: &str) -> Result<Duration, Failure> {
+        if !self.client.is_connected() {
+            return Err(self.trouble());
+        }
+        let left: i64 = self.client.pttl(key).await.map_err(|error| failure(&error))?;
+        Ok(Duration::from_millis(u64::try_from(left).unwrap_or(0)))
     }
 
     /// Calls a script. Where Redis has forgotten it, its text goes along in a second trip; the first did nothing.
-    async fn call<R: fred::types::FromValue>(
-        &self,
-        script: &Script,
-        keys: Vec<&str>,
-        args: Vec<String>,
-    ) -> Result<R, Failure> {
+    async fn call<R: FromValue>(&self, script: &Script, keys: Vec<String>, args: Vec<String>) -> Result<R, Failure> {
         if !self.client.is_connected() {
-            return Err(Failure::Disconnected);
+            return Err(self.trouble());
         }
-        match self.client.evalsha(script.sha.as_str(), keys.clone(), args.clone()).await {
-            Err(error) if error.details().starts_with("NOSCRIPT") => {
-                self.client.eval(script.text, keys, args).await.map_err(failure)
+        let asked = self.client.evalsha(script.sha.as_str(), keys.clone(), args.clone()).await;
+        let asked = match asked {
+            // Another node of the cluster has the bucket now. fred has learnt which, but does not ask it: it counts the
+            // answer of the former one as the only attempt.
+            Err(error) if error.details() == MOVED => {
+                self.client.evalsha(script.sha.as_str(), keys.clone(), args.clone()).await
             }
-            answer => answer.map_err(failure),
+            answer => answer,
+        };
+        match asked {
+            Err(error) if error.details().starts_with("NOSCRIPT") => {
+                self.client.eval(script.text, keys, args).await.map_err(|error| failure(&error))
+            }
+            answer => answer.map_err(|error| failure(&error)),
         }
     }
 }
 
-/// The pauses that the fleet announces.
+/// What the fleet announces.
 #[derive(Debug)]
-pub struct Pauses(Receiver<fred::types::Message>);
+pub struct Notices(Receiver<fred::types::Message>);
 
-impl Pauses {
+impl Notices {
     /// The next notice; `None` when the store is gone.
-    pub async fn next(&mut self) -> Option<PauseNotice> {
+    pub async fn next(&mut self) -> Option<Notice> {
         loop {
             match self.0.recv().await {
                 Ok(message) => {
-                    if let Some(notice) = notice(&message.value) {
+                    if let Some(notice) = message.value.as_str().and_then(|text| wire::notice(&text)) {
                         return Some(notice);
                     }
                 }
@@ -249,12 +402,67 @@ impl Script {
     }
 }
 
-fn builder(config: &Redis) -> Result<Builder, Error> {
-    let mut fred = Config::from_url(config.url.expose_secret())?;
+/// What the tasks that look after one client tell each other.
+#[derive(Debug, Default)]
+struct Link {
+    /// A reconnection was asked for and has not come about yet. Each request for one is served, so there is never a second.
+    forced: AtomicBool,
+    /// The client does not do anything any more.
+    stuck: Notify,
+}
+
+/// Connects again whenever the client gives up, which it does on errors it takes for final: a configuration that is put
+/// right on the server, a redirection it cannot follow.
+async fn keep_connecting(client: impl ClientLike, link: Arc<Link>) {
+    loop {
+        let connection = AbortOnDropHandle::new(client.connect());
+        tokio::select! {
+            _given_up = connection => {}
+            () = link.stuck.notified() => {}
+        }
+        sleep(AGAIN).await;
+    }
+}
+
+async fn force(client: impl ClientLike, link: Arc<Link>) {
+    if link.forced.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let mut reconnected = pin!(client.force_reconnection());
+    // While Redis is gone this takes as long as that; a client that believes itself connected is stuck.
+    while timeout(STUCK_FOR, &mut reconnected).await.is_err() {
+        if client.is_connected() {
+            link.stuck.notify_one();
+            break;
+        }
+    }
+    link.forced.store(false, Ordering::Release);
+}
+
+/// Trusts the system's roots and those of `ca_file`.
+fn trusting(ca_file: Option<&Path>) -> Result<TlsConnector, UrlError> {
+    let mut roots = RootCertStore::empty();
+    // Unlike fred's own, which fails on the first root that it cannot read.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if let Some(path) = ca_file {
+        let unusable = |reason: String| UrlError::CaFile { path: path.to_owned(), reason };
+        let pem = std::fs::read(path).map_err(|error| unusable(error.to_string()))?;
+        let before = roots.len();
+        for certificate in CertificateDer::pem_slice_iter(&pem) {
+            let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
+            roots.add(certificate).map_err(|error| unusable(error.to_string()))?;
+        }
+        if roots.len() == before {
+            return Err(unusable("it holds no certificate".to_owned()));
+        }
+    }
+    Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth().into())
+}
+
+fn builder(mut config: Config, timeout: Duration) -> Builder {
     // Start without Redis rather than not at all: the outage rule then applies from the first request.
-    fred.fail_fast = false;
-    let mut builder = Builder::from_config(fred);
-    let timeout = config.timeout;
+    config.fail_fast = false;
+    let mut builder = Builder::from_config(config);
     builder
         .with_performance_config(|performance| {
             performance.default_command_timeout = timeout;
@@ -274,32 +482,71 @@ fn builder(config: &Redis) -> Result<Builder, Error> {
                 vec![ReconnectError::ClusterDown, ReconnectError::ReadOnly, ReconnectError::MasterDown];
         })
         .set_policy(ReconnectPolicy::new_exponential(0, 50, 500, 2));
-    Ok(builder)
+    builder
 }
 
-fn failure(error: Error) -> Failure {
+fn failure(error: &Error) -> Failure {
     match error.kind() {
-        ErrorKind::Timeout => Failure::Timeout,
-        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Routing | ErrorKind::Tls | ErrorKind::Auth => {
-            Failure::Disconnected
-        }
+        ErrorKind::Timeout => return Failure::Timeout,
+        ErrorKind::Auth => return Failure::Forbidden,
+        ErrorKind::Tls => return Failure::Tls,
+        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Routing => return Failure::Disconnected,
+        _ => {}
+    }
+    match error.details().split([' ', ':']).next().unwrap_or_default() {
+        "NOPERM" | "NOAUTH" | "WRONGPASS" => Failure::Forbidden,
+        "OOM" => Failure::OutOfMemory,
+        "READONLY" | "MASTERDOWN" => Failure::ReadOnly,
+        "LOADING" => Failure::Loading,
+        "BUSY" => Failure::Busy,
+        "CLUSTERDOWN" => Failure::ClusterDown,
         _ => Failure::Refused,
     }
 }
 
-/// `<microseconds> <key>`, as `lua/pause.lua` publishes it.
-fn notice(value: &Value) -> Option<PauseNotice> {
-    let text = value.as_str()?;
-    let (wait, key) = text.split_once(' ')?;
-    Some(PauseNotice { key: key.to_owned(), wait: Duration::from_micros(wait.parse().ok()?) })
-}
-
-fn text(number: f64) -> String {
-    number.to_string()
+/// Whether Redis deletes keys that expire, as buckets do, when its memory is full.
+fn deletes_buckets(maxmemory: &str, policy: &str) -> bool {
+    !matches!(maxmemory, "" | "0") && !matches!(policy, "" | "noeviction")
 }
 
 const CLAIM: &str = include_str!("../../lua/claim.lua");
 const PAUSE: &str = include_str!("../../lua/pause.lua");
 const REJOIN: &str = include_str!("../../lua/rejoin.lua");
 const CONNECT_WITHIN: Duration = Duration::from_millis(500);
-const PROBE_AGAIN: Duration = Duration::from_millis(250);
+const AGAIN: Duration = Duration::from_millis(250);
+const STUCK_FOR: Duration = Duration::from_secs(5);
+/// The oldest Redis that is tested.
+const OLDEST: (u64, u64) = (6, 2);
+/// What fred answers a command with that Redis redirected, when it may be attempted once. In no other case: a command that
+/// was in flight when its connection broke ends with the error of the connection.
+const MOVED: &str = "Too many failed write attempts.";
+const PERMISSIONS: &str =
+    "check user and password; the user needs `~bkt:* &bkt:* +@all -@dangerous`, `bkt` being `redis.prefix`";
+const URL_HINT: &str = "write `redis://[user:password@]host:port[/database]`, `rediss://` for TLS, \
+                        `redis-sentinel://host:port?sentinelServiceName=NAME`, `redis-cluster://host:port` or \
+                        `redis+unix:///path`";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_redis_says_is_told_apart_by_its_first_word() {
+        let said = |text: &str| failure(&Error::new(ErrorKind::Unknown, text.to_owned()));
+        assert_eq!(said("OOM command not allowed when used memory > 'maxmemory'. script: 12"), Failure::OutOfMemory);
+        assert_eq!(said("READONLY You can't write against a read only replica. script: 12"), Failure::ReadOnly);
+        assert_eq!(said("LOADING Redis is loading the dataset in memory"), Failure::Loading);
+        assert_eq!(said("BUSY Redis is busy running a script."), Failure::Busy);
+        assert_eq!(said("NOPERM User pacer has no permissions to run the 'evalsha' command"), Failure::Forbidden);
+        assert_eq!(said("CLUSTERDOWN The cluster is down"), Failure::ClusterDown);
+        assert_eq!(said("WRONGTYPE Operation against a key holding the wrong kind of value"), Failure::Refused);
+        assert_eq!(said("PACER claim: bad limit"), Failure::Refused);
+    }
+
+    #[test]
+    fn only_a_bounded_memory_with_another_policy_than_noeviction_deletes_buckets() {
+        assert!(deletes_buckets("104857600", "volatile-lru") && deletes_buckets("1", "allkeys-random"));
+        assert!(!deletes_buckets("0", "allkeys-lru"), "without a bound nothing is deleted");
+        assert!(!deletes_buckets("104857600", "noeviction") && !deletes_buckets("", ""));
+    }
+}

@@ -19,6 +19,8 @@ pub struct LineStatus {
     pub pause: Duration,
     /// Units that the tightest limit holds, as last seen; the lowest of all credentials. `None` before the first claim.
     pub tokens: Option<f64>,
+    /// The fraction of the configured rate at which an adaptive limit paces; the lowest of all. `None` without one.
+    pub adaptive_rate: Option<f64>,
     metrics: LaneMetrics,
 }
 
@@ -29,6 +31,9 @@ impl LineStatus {
         self.metrics.pause_remaining.set(self.pause.as_secs_f64());
         if let Some(tokens) = self.tokens {
             self.metrics.tokens.set(tokens);
+        }
+        if let Some(rate) = self.adaptive_rate {
+            self.metrics.adaptive_rate(rate);
         }
     }
 }
@@ -43,6 +48,7 @@ pub(super) fn lines<'a>(lanes: impl Iterator<Item = &'a Lane>, now: Instant) -> 
             oldest_wait: Duration::ZERO,
             pause: Duration::ZERO,
             tokens: None,
+            adaptive_rate: None,
             metrics: lane.state().metrics.clone(),
         });
         line.waiting += lane.state().waiting();
@@ -53,6 +59,7 @@ pub(super) fn lines<'a>(lanes: impl Iterator<Item = &'a Lane>, now: Instant) -> 
         if let Some(until) = seen.view.paused_until(now) {
             line.pause = line.pause.max(until - now);
         }
+        line.adaptive_rate = [line.adaptive_rate, seen.view.adaptive_rate()].into_iter().flatten().reduce(f64::min);
         line.tokens = [line.tokens, seen.view.tokens(now)].into_iter().flatten().reduce(f64::min);
     }
     lines.into_values().collect()

@@ -18,6 +18,8 @@ use super::{client_io::Phase, record::Record};
 /// The body of an answer to a client.
 pub(super) struct Answer {
     content: Content,
+    /// The error it ends with, while what came before it is written.
+    failed: Option<hyper::Error>,
     record: Option<Record>,
     phase: Option<Phase>,
 }
@@ -68,7 +70,7 @@ impl Answer {
 
 impl From<Content> for Answer {
     fn from(content: Content) -> Self {
-        Self { content, record: None, phase: None }
+        Self { content, failed: None, record: None, phase: None }
     }
 }
 
@@ -95,6 +97,12 @@ impl Body for Answer {
     type Error = hyper::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if let Some(error) = self.failed.take() {
+            if let Some(mut record) = self.record.take() {
+                record.broken();
+            }
+            return Poll::Ready(Some(Err(error)));
+        }
         let frame = match &mut self.content {
             Content::Held { data, trailers } => {
                 let data = data.take().map(|data| Ok(Frame::data(data)));
@@ -109,19 +117,26 @@ impl Body for Answer {
                 None => error.take().map(Err),
             },
         };
-        match &frame {
-            Some(Ok(_)) => {}
-            Some(Err(_)) => {
-                if let Some(mut record) = self.record.take() {
-                    record.broken();
-                }
+        match frame {
+            Some(Ok(frame)) => Poll::Ready(Some(Ok(frame))),
+            Some(Err(error)) => {
+                // At an error hyper throws away what it has not written yet, the head included; while a body is pending it
+                // writes.
+                self.failed = Some(error);
+                cx.waker().wake_by_ref();
+                Poll::Pending
             }
-            None => self.end(),
+            None => {
+                self.end();
+                Poll::Ready(None)
+            }
         }
-        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
+        if self.failed.is_some() {
+            return false;
+        }
         match &self.content {
             Content::Held { data, trailers } => data.is_none() && trailers.is_none(),
             Content::Streaming { head, rest } => head.is_none() && rest.is_end_stream(),
@@ -147,8 +162,8 @@ impl Body for Answer {
     }
 }
 
-/// Reads an answer whole, so that its connection is free while the request waits for its next attempt. `Err`: it is too
-/// large or too slow for that, and can only be passed on, from its first byte.
+/// Reads an answer whole, or as far as the origin sends it, so that its connection is free while the request waits for its
+/// next attempt. `Err`: it is too large or too slow for that, and can only be passed on, from its first byte.
 pub(super) async fn hold(response: Response<Incoming>) -> Result<Response<Answer>, Response<Answer>> {
     let (parts, mut rest) = response.into_parts();
     let mut data = BytesMut::new();
@@ -170,7 +185,7 @@ pub(super) async fn hold(response: Response<Incoming>) -> Result<Response<Answer
     match read {
         Ok(true) => Ok(Response::from_parts(parts, Content::Held { data, trailers }.into())),
         Ok(false) => Err(Response::from_parts(parts, Content::Streaming { head: data, rest }.into())),
-        Err(error) => Err(Response::from_parts(parts, Content::Broken { head: data, error: Some(error) }.into())),
+        Err(error) => Ok(Response::from_parts(parts, Content::Broken { head: data, error: Some(error) }.into())),
     }
 }
 

@@ -1,21 +1,23 @@
-//! The stream of one client connection, with the two manners that hyper leaves to its user: a bound on how long a request
-//! head may trickle in, and a close that lets the client read the last answer.
+//! The stream of one client connection, with the three manners that hyper leaves to its user: a bound on how long a request
+//! head may trickle in, a close that lets the client read the last answer, and a word when the client leaves.
 
 use std::{
-    future::Future,
+    fmt,
+    future::{Future, poll_fn},
     io,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU8, Ordering},
     },
     task::{Context, Poll, ready},
     time::Duration,
 };
 
+use bytes::{Buf, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::{Instant, Sleep},
+    time::Sleep,
 };
 
 /// What a client connection is doing, as its service tells its stream.
@@ -43,6 +45,31 @@ impl Phase {
     }
 }
 
+/// Tells when the client of one connection leaves.
+#[derive(Clone)]
+pub(super) struct Departure(Option<Arc<dyn PollEnd>>);
+
+impl Departure {
+    /// Of a connection that is not there yet.
+    pub(super) fn never() -> Self {
+        Self(None)
+    }
+
+    /// Returns when the client has closed the connection. To be awaited by the task that serves it, while a request waits:
+    /// hyper reads nothing as long as it holds a body that nobody asks for, or a second request.
+    ///
+    /// Only [`MOST_AHEAD`] bytes are read to find out: the end of a larger upload is not seen.
+    pub(super) async fn happened(&self) {
+        poll_fn(|cx| self.0.as_ref().map_or(Poll::Pending, |socket| socket.poll_end(cx))).await;
+    }
+}
+
+impl fmt::Debug for Departure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Departure")
+    }
+}
+
 /// The stream of one client connection.
 ///
 /// hyper's own header timeout also runs while a connection is idle, and would cut clients' pooled connections; here the
@@ -51,7 +78,7 @@ impl Phase {
 /// (RFC 9112 section 9.6).
 #[derive(Debug)]
 pub(super) struct ClientIo<I> {
-    io: I,
+    socket: Arc<Mutex<Socket<I>>>,
     phase: Phase,
     head: Option<Pin<Box<Sleep>>>,
     linger: Option<Pin<Box<Sleep>>>,
@@ -60,14 +87,75 @@ pub(super) struct ClientIo<I> {
 
 impl<I> ClientIo<I> {
     pub(super) fn new(io: I, phase: Phase) -> Self {
-        Self { io, phase, head: None, linger: None, is_shut: false }
+        Self {
+            socket: Arc::new(Mutex::new(Socket { io, ahead: BytesMut::new() })),
+            phase,
+            head: None,
+            linger: None,
+            is_shut: false,
+        }
     }
+}
+
+impl<I: AsyncRead + Unpin + Send + 'static> ClientIo<I> {
+    pub(super) fn departure(&self) -> Departure {
+        Departure(Some(self.socket.clone()))
+    }
+}
+
+/// What the stream shares with its [`Departure`].
+#[derive(Debug)]
+struct Socket<I> {
+    io: I,
+    /// Read to see whether an end follows; the next to be read.
+    ahead: BytesMut,
+}
+
+impl<I: AsyncRead + Unpin> Socket<I> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.ahead.is_empty() {
+            return Pin::new(&mut self.io).poll_read(cx, buf);
+        }
+        let length = self.ahead.len().min(buf.remaining());
+        buf.put_slice(&self.ahead[..length]);
+        self.ahead.advance(length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A socket whose end can be waited for, whatever it is made of.
+trait PollEnd: Send + Sync {
+    fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()>;
+}
+
+impl<I: AsyncRead + Unpin + Send> PollEnd for Mutex<Socket<I>> {
+    fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let Socket { io, ahead } = &mut *lock(self);
+        while ahead.len() < MOST_AHEAD {
+            let mut scratch = [0; 4096];
+            let mut read = ReadBuf::new(&mut scratch);
+            let result = ready!(Pin::new(&mut *io).poll_read(cx, &mut read));
+            // A stream that has ended says so again to whoever reads next.
+            if result.is_err() || read.filled().is_empty() {
+                return Poll::Ready(());
+            }
+            ahead.extend_from_slice(read.filled());
+            // hyper may be waiting for just that.
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}
+
+fn lock<I>(socket: &Mutex<Socket<I>>) -> MutexGuard<'_, Socket<I>> {
+    // One task holds both ends, and no statement under the lock leaves it half done.
+    socket.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<I: AsyncRead + Unpin> AsyncRead for ClientIo<I> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let read = Pin::new(&mut self.io).poll_read(cx, buf);
+        let read = lock(&self.socket).poll_read(cx, buf);
         if !self.phase.is(IDLE) {
             self.head = None;
             return read;
@@ -92,30 +180,30 @@ impl<I: AsyncRead + Unpin> AsyncRead for ClientIo<I> {
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientIo<I> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut lock(&self.socket).io).poll_write(cx, buf)
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut lock(&self.socket).io).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.is_shut {
-            ready!(Pin::new(&mut self.io).poll_shutdown(cx))?;
+            ready!(Pin::new(&mut lock(&self.socket).io).poll_shutdown(cx))?;
             self.is_shut = true;
             // In a tunnel the other direction may go on.
             if !self.phase.is(OPAQUE) {
-                self.linger = Some(Box::pin(tokio::time::sleep_until(Instant::now() + LINGER)));
+                self.linger = Some(Box::pin(tokio::time::sleep(LINGER)));
             }
         }
-        let Self { io, linger, .. } = &mut *self;
+        let Self { socket, linger, .. } = &mut *self;
         let Some(deadline) = linger else { return Poll::Ready(Ok(())) };
         let mut scratch = [0; 4096];
         while deadline.as_mut().poll(cx).is_pending() {
             let mut dropped = ReadBuf::new(&mut scratch);
             // The client's own close, or an error, ends the wait as well.
-            if ready!(Pin::new(&mut *io).poll_read(cx, &mut dropped)).is_err() || dropped.filled().is_empty() {
+            if ready!(lock(socket).poll_read(cx, &mut dropped)).is_err() || dropped.filled().is_empty() {
                 break;
             }
         }
@@ -124,15 +212,15 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientIo<I> {
     }
 
     fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+        Pin::new(&mut lock(&self.socket).io).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
+        lock(&self.socket).io.is_write_vectored()
     }
 }
 
@@ -143,12 +231,18 @@ const OPAQUE: u8 = 2;
 /// From the first byte of a request head to its last.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How much is read to see whether a client is still there.
+const MOST_AHEAD: usize = 16 * 1024;
+
 /// How long a closing connection is read from.
 const LINGER: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        time::Instant,
+    };
 
     use super::*;
 
@@ -199,5 +293,30 @@ mod tests {
         io.shutdown().await.unwrap();
         assert_eq!(started.elapsed().as_secs(), LINGER.as_secs());
         drop(client);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_departure_is_noticed_and_what_came_before_it_is_read() {
+        let (mut client, proxy) = tokio::io::duplex(64);
+        let mut io = ClientIo::new(proxy, Phase::default());
+        let departure = io.departure();
+        client.write_all(b"GET /").await.unwrap();
+        assert!(tokio::time::timeout(LINGER, departure.happened()).await.is_err(), "still there");
+        client.write_all(b" HTTP/1.1").await.unwrap();
+        drop(client);
+        departure.happened().await;
+        let mut all = String::new();
+        io.read_to_string(&mut all).await.unwrap();
+        assert_eq!(all, "GET / HTTP/1.1");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reading_ahead_is_bounded() {
+        let (mut client, proxy) = tokio::io::duplex(64);
+        let io = ClientIo::new(proxy, Phase::default());
+        let departure = io.departure();
+        let upload = client.write_all(&[0; 2 * MOST_AHEAD]);
+        let all = async { tokio::join!(upload, departure.happened()) };
+        assert!(tokio::time::timeout(LINGER, all).await.is_err());
     }
 }

@@ -11,13 +11,13 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     Proxy,
     answer::Answer,
-    client_io::{ClientIo, Phase},
+    client_io::{ClientIo, Departure, Phase},
     exchange,
     respond::Refusal,
     target::Authority,
     tunnel,
 };
-use crate::upstream::Scheme;
+use crate::{config::model::Class, upstream::Scheme};
 
 /// What the connections of one listener share.
 #[derive(Debug)]
@@ -46,28 +46,42 @@ impl Shared {
 #[derive(Debug, Clone)]
 pub(super) struct Downstream {
     shared: Arc<Shared>,
-    /// Inside a tunnel: where that leads, and how.
-    tunnel: Option<Arc<(Authority, Scheme)>>,
+    /// The tunnel that the connection is in.
+    tunnel: Option<Arc<Tunnel>>,
     phase: Phase,
+    departure: Departure,
+}
+
+/// A tunnel whose requests are read here.
+#[derive(Debug)]
+pub(super) struct Tunnel {
+    /// Where it leads.
+    pub(super) authority: Authority,
+    /// How.
+    pub(super) scheme: Scheme,
+    /// The class that its CONNECT named, for requests that name none.
+    pub(super) class: Option<Class>,
 }
 
 impl Downstream {
     /// A connection to the proxy's own port.
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, tunnel: None, phase: Phase::default() }
+        Self { shared, tunnel: None, phase: Phase::default(), departure: Departure::never() }
     }
 
     /// The connection inside a tunnel that came through this one.
-    pub(super) fn inside(&self, authority: Authority, scheme: Scheme) -> Self {
-        Self { shared: self.shared.clone(), tunnel: Some(Arc::new((authority, scheme))), phase: Phase::default() }
+    pub(super) fn inside(&self, tunnel: Tunnel) -> Self {
+        Self { tunnel: Some(Arc::new(tunnel)), ..Self::new(self.shared.clone()) }
     }
 
     /// Serves HTTP/1 on `io`. Once a shutdown begins, the request under way is finished and the connection closed.
-    pub(super) async fn serve<I>(self, io: I)
+    pub(super) async fn serve<I>(mut self, io: I)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let io = TokioIo::new(ClientIo::new(io, self.phase.clone()));
+        let io = ClientIo::new(io, self.phase.clone());
+        self.departure = io.departure();
+        let io = TokioIo::new(io);
         let shutdown = self.shared.shutdown.clone();
         let service = service_fn(move |request| {
             let client = self.clone();
@@ -98,9 +112,14 @@ impl Downstream {
         &self.shared.shutdown
     }
 
-    /// Where the tunnel leads that this connection is in, and how.
-    pub(super) fn tunnel(&self) -> Option<(&Authority, Scheme)> {
-        self.tunnel.as_deref().map(|(authority, scheme)| (authority, *scheme))
+    /// The tunnel that this connection is in.
+    pub(super) fn tunnel(&self) -> Option<&Tunnel> {
+        self.tunnel.as_deref()
+    }
+
+    /// Tells when the client leaves.
+    pub(super) fn departure(&self) -> &Departure {
+        &self.departure
     }
 
     /// What follows on this connection is no HTTP.

@@ -1,7 +1,10 @@
 //! One request, from its head to the head of its answer: match, wait for a slot, send, look at the answer, wait and send
 //! again or pass it on, record.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body_util::BodyExt;
@@ -10,20 +13,22 @@ use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
+    Rules,
     answer::{self, Answer},
-    downstream::Downstream,
+    downstream::{Downstream, Tunnel},
     headers,
     metrics::{Outcome, RetryReason, SkipReason},
-    record::Record,
+    preference,
+    record::{Record, Slot},
     relay::relay,
     replay::{Copy, Replay},
-    respond::Refusal,
+    respond::{Bound, Refusal},
     target::{self, Target, TargetError},
 };
 use crate::{
     config::model::{Class, Policy, UnmatchedHost, UnmatchedPath},
     feedback::{Backoff, ThrottleSignal, retry_after},
-    limiter::{Lane, Refused, Turn},
+    limiter::{Lane, Permit, Refused, Turn},
     route::Route,
     upstream::{self, Connection, Origin},
 };
@@ -35,7 +40,10 @@ pub(super) async fn answer(client: &Downstream, request: Request<Incoming>) -> R
         Ok(exchange) => exchange,
         Err((record, refusal)) => return finish(*record, refuse(refusal), is_head),
     };
-    let (mut response, outcome) = exchange.run().await.unwrap_or_else(refuse);
+    let (mut response, outcome) = exchange.run().await.unwrap_or_else(|refusal| {
+        exchange.record.slot = None;
+        refuse(refusal)
+    });
     exchange.annotate(&mut response);
     finish(exchange.record, (response, outcome), is_head)
 }
@@ -60,17 +68,21 @@ fn finish(mut record: Record, (response, outcome): Answered, is_head: bool) -> R
 /// One request on its way.
 struct Exchange<'a> {
     client: &'a Downstream,
+    /// Those of the moment it came.
+    rules: Arc<Rules>,
     origin: Origin,
     head: Head,
     body: Replay<Incoming>,
-    /// The client sends its body only once it is asked to, which reading it does. That waits for the slot; until then
-    /// nobody notices if the client leaves.
+    /// The client sends its body only once it is asked to, which reading it does. That waits for the slot.
     expects_continue: bool,
     /// The client's side of an upgrade, where it asks for one.
     upgrade: Option<OnUpgrade>,
     /// `None`: nothing limits the request.
     lane: Option<Lane>,
     policy: Policy,
+    /// The longest it may be held in all, where the client says so.
+    max_hold: Option<Duration>,
+    class: Class,
     is_matched: bool,
     /// When the pause ends that the origin asked for.
     resumes: Option<Instant>,
@@ -86,6 +98,14 @@ struct Head {
     extensions: http::Extensions,
 }
 
+/// Until when a request may wait for a slot.
+#[derive(Debug, Clone, Copy)]
+struct Deadline {
+    at: Instant,
+    /// Who says so.
+    bound: Bound,
+}
+
 /// Why a request got no answer from its origin.
 enum Failure {
     /// It was not sent, this time.
@@ -97,10 +117,10 @@ enum Failure {
 impl<'a> Exchange<'a> {
     /// Reads the head: where to, by which rules, in which line.
     fn open(client: &'a Downstream, mut request: Request<Incoming>) -> Result<Self, (Box<Record>, Refusal)> {
-        let proxy = client.proxy();
+        let rules = client.proxy().rules();
         let upgrade = hyper::upgrade::on(&mut request);
         let (mut parts, body) = request.into_parts();
-        let unmatched = || Box::new(Record::new(proxy.metrics.unmatched().clone()));
+        let unmatched = || Box::new(Record::new(rules.metrics.unmatched().clone()));
 
         let Target { origin, path, host_header } =
             target_of(client, &parts).map_err(|error| (unmatched(), Refusal::target(error)))?;
@@ -108,22 +128,29 @@ impl<'a> Exchange<'a> {
             return Err((unmatched(), Refusal::own_address()));
         }
 
-        let route = proxy.router.route(&origin.host, origin.port, &parts.method, &path, &parts.headers);
+        let max_hold = preference::take_max_wait(&mut parts.headers);
+        let class = preference::take_class(&mut parts.headers, &rules.settings.priority_header);
+        let (max_hold, class) = max_hold
+            .and_then(|max_hold| Ok((max_hold, class?)))
+            .map_err(|error| (unmatched(), Refusal::preference(&error)))?;
+        let class = class.or_else(|| client.tunnel().and_then(|tunnel| tunnel.class)).unwrap_or_default();
+
+        let route = rules.router.route(&origin.host, origin.port, &parts.method, &path, &parts.headers);
         let (record, policy, lane, is_matched) = match &route {
             Route::Unmatched => {
-                if proxy.settings.unmatched.host == UnmatchedHost::Refuse {
+                if rules.settings.unmatched.host == UnmatchedHost::Refuse {
                     return Err((unmatched(), Refusal::unmatched_host()));
                 }
                 (*unmatched(), Policy::default(), None, false)
             }
             Route::Matched(matched) => {
                 let endpoint = matched.endpoint.as_ref();
-                let metrics = proxy.metrics.route(&matched.channel, endpoint.map(AsRef::as_ref));
+                let metrics = rules.metrics.route(&matched.channel, endpoint.map(AsRef::as_ref));
                 let record = Record::new(metrics.clone());
-                if endpoint.is_none() && proxy.settings.unmatched.path == UnmatchedPath::Refuse {
+                if endpoint.is_none() && rules.settings.unmatched.path == UnmatchedPath::Refuse {
                     return Err((Box::new(record), Refusal::unmatched_path()));
                 }
-                let lane = proxy.limiter.lane(&matched.channel, endpoint, |part| matched.value(part));
+                let lane = client.proxy().limiter.lane(&matched.channel, endpoint, |part| matched.value(part));
                 (record, *matched.policy(), lane, true)
             }
         };
@@ -136,6 +163,7 @@ impl<'a> Exchange<'a> {
         }
         Ok(Self {
             client,
+            rules,
             origin,
             head: Head {
                 method: parts.method,
@@ -149,6 +177,8 @@ impl<'a> Exchange<'a> {
             upgrade,
             lane,
             policy,
+            max_hold,
+            class,
             is_matched,
             resumes: None,
             record,
@@ -165,6 +195,7 @@ impl<'a> Exchange<'a> {
                 (Ok(response), _) => response,
                 // The origin said no, and there was no second chance to ask: its answer is the true one.
                 (Err(Failure::Unsent(_)), Some(throttled)) => {
+                    self.record.slot = None;
                     self.record.metrics.retry_skipped(SkipReason::NoSecondChance);
                     return Ok((throttled, Outcome::Throttled));
                 }
@@ -177,12 +208,17 @@ impl<'a> Exchange<'a> {
             };
 
             let asked = retry_after(response.headers(), SystemTime::now());
-            let pause = asked.unwrap_or_else(|| backoff.pause(rand::random())).min(self.policy.retry.max_pause);
+            let wait = asked.unwrap_or_else(|| backoff.pause(rand::random()));
+            let pause = wait.min(self.policy.retry.max_pause);
             self.record.hold();
             self.resumes = Some(Instant::now() + pause.min(FOREVER));
             lane.pause(pause).await;
-            match self.retry_of(response, pause).await {
-                Ok(held) => throttled = Some(held),
+            match self.retry_of(response, wait).await {
+                Ok(held) => {
+                    throttled = Some(held);
+                    // That send is over: what waits counts nowhere as under way.
+                    self.record.slot = None;
+                }
                 Err((response, reason)) => {
                     self.record.release();
                     self.record.metrics.retry_skipped(reason);
@@ -196,11 +232,14 @@ impl<'a> Exchange<'a> {
 
     /// Waits for a slot and sends; sends again where a connection is lost and nothing can have been acted on.
     async fn attempt(&mut self, hold: Duration) -> Result<Response<Incoming>, Failure> {
-        let deadline = Instant::now() + hold.min(FOREVER);
+        let (hold, bound) = match self.patience() {
+            Some(patience) if patience < hold => (patience, Bound::Client),
+            _ => (hold, Bound::Policy),
+        };
+        let deadline = Deadline { at: Instant::now() + hold.min(FOREVER), bound };
         let mut losses = 0;
-        let mut slot: Option<Instant> = None;
         loop {
-            let connection = self.ready_to_send(deadline, losses > 0, &mut slot).await?;
+            let connection = self.ready_to_send(deadline, losses > 0).await?;
             let is_reused = connection.is_reused();
             let Some(request) = self.request() else { return Err(Failure::Sent(Refusal::body_broken())) };
             self.record.attempts += 1;
@@ -215,26 +254,24 @@ impl<'a> Exchange<'a> {
             if self.body.is_broken() {
                 return Err(Failure::Sent(Refusal::body_broken()));
             }
-            let is_safe =
-                if error.written { is_reused && losses == 0 && self.is_repeatable() } else { losses < MOST_LOSSES };
+            let is_safe = if error.written {
+                error.kind.is_loss() && is_reused && losses == 0 && self.is_repeatable()
+            } else {
+                losses < MOST_LOSSES
+            };
             if !is_safe || self.body.is_lost() {
                 let refusal = Refusal::send(&error);
                 return Err(if error.written { Failure::Sent(refusal) } else { Failure::Unsent(refusal) });
             }
             // What was written may have been counted: it costs another slot, as does one that has gone stale.
-            slot = slot.filter(|taken| !error.written && taken.elapsed() <= GRACE);
+            self.record.slot.take_if(|slot| error.written || !slot.is_fresh());
             losses += 1;
             self.record.metrics.retry(RetryReason::ConnectionLost);
         }
     }
 
     /// Takes a slot and a connection. In a short line the connection comes first, so that no slot ages during a handshake.
-    async fn ready_to_send(
-        &mut self,
-        deadline: Instant,
-        is_again: bool,
-        slot: &mut Option<Instant>,
-    ) -> Result<Connection, Failure> {
+    async fn ready_to_send(&mut self, deadline: Deadline, is_again: bool) -> Result<Connection, Failure> {
         let Some(lane) = self.lane.clone() else { return self.connect(is_again).await };
         let is_short = lane.is_short();
         // A connection would only grow old during a long pause: it is made ready shortly before the end.
@@ -243,7 +280,8 @@ impl<'a> Exchange<'a> {
         if is_short && later.is_none() {
             ready = Some(self.connect(is_again).await?);
         }
-        if slot.is_none_or(|taken| taken.elapsed() > GRACE) {
+        self.record.slot.take_if(|slot| !slot.is_fresh());
+        if self.record.slot.is_none() {
             self.record.hold();
             let slot_of_lane = self.slot(&lane, deadline);
             let waited = match later.filter(|_| is_short) {
@@ -251,12 +289,14 @@ impl<'a> Exchange<'a> {
                     sleep_until(later).await;
                     self.connect(is_again).await
                 })
-                .map(|((), connection)| ready = Some(connection)),
+                .map(|(permit, connection)| {
+                    ready = Some(connection);
+                    permit
+                }),
                 None => slot_of_lane.await,
             };
             self.record.release();
-            waited?;
-            *slot = Some(Instant::now());
+            self.record.slot = Some(Slot::new(waited?));
         }
         match ready.filter(Connection::is_open) {
             Some(connection) => Ok(connection),
@@ -266,33 +306,34 @@ impl<'a> Exchange<'a> {
 
     /// A connection to the origin; after a loss a fresh one, as the other idle ones are suspect as well.
     async fn connect(&self, is_again: bool) -> Result<Connection, Failure> {
-        let upstream = &self.client.proxy().upstream;
+        let upstream = &self.rules.upstream;
         let connected =
             if is_again { upstream.connect(&self.origin).await } else { upstream.checkout(&self.origin).await };
         connected.map_err(|error| Failure::Unsent(Refusal::connect(&error)))
     }
 
-    /// Waits for a slot, reading the body meanwhile: a client that leaves shows in no other way.
-    async fn slot(&self, lane: &Lane, deadline: Instant) -> Result<(), Failure> {
-        let max_wait = deadline.saturating_duration_since(Instant::now());
-        let slot = lane.slot(Turn { arrived: self.record.arrived, class: Class::Interactive, max_wait });
-        let granted = if self.expects_continue {
-            slot.await
-        } else {
-            tokio::select! {
-                biased;
-                granted = slot => granted,
-                () = self.body.fill() => return Err(Failure::Sent(Refusal::body_broken())),
-            }
+    /// Waits for a slot, and meanwhile reads the body, so that the client can be seen to leave behind it.
+    async fn slot(&self, lane: &Lane, deadline: Deadline) -> Result<Permit, Failure> {
+        let max_wait = deadline.at.saturating_duration_since(Instant::now());
+        let slot = lane.slot(Turn { arrived: self.record.arrived, class: self.class, max_wait });
+        let granted = tokio::select! {
+            biased;
+            granted = slot => granted,
+            () = self.body.fill(), if !self.expects_continue => return Err(Failure::Sent(Refusal::body_broken())),
+            () = self.client.departure().happened() => return Err(Failure::Sent(Refusal::client_gone())),
         };
-        granted.map(drop).map_err(|refused| {
+        granted.map_err(|refused| {
             Failure::Unsent(match refused {
-                Refused::TooLong { retry_after } | Refused::QueueFull { retry_after } => {
-                    Refusal::wait_too_long(retry_after)
-                }
+                Refused::TooLong { retry_after } => Refusal::wait_too_long(retry_after, deadline.bound),
+                Refused::QueueFull { retry_after } => Refusal::queue_full(retry_after),
                 Refused::StoreClosed => Refusal::store_closed(),
             })
         })
+    }
+
+    /// How much longer the client would be held; `None` where it does not say.
+    fn patience(&self) -> Option<Duration> {
+        self.max_hold.map(|max_hold| max_hold.saturating_sub(self.record.waited()))
     }
 
     /// The request for the wire; `None` if the beginning of its body is gone.
@@ -311,18 +352,20 @@ impl<'a> Exchange<'a> {
         self.head.method.is_idempotent() && self.body.is_empty() && self.upgrade.is_none()
     }
 
-    /// Holds a throttle answer back, where the request may be sent again after `pause`. Otherwise the answer, to be passed
+    /// Holds a throttle answer back, where the request may be sent again after `wait`. Otherwise the answer, to be passed
     /// on, and the reason.
     async fn retry_of(
         &self,
         response: Response<Incoming>,
-        pause: Duration,
+        wait: Duration,
     ) -> Result<Response<Answer>, (Response<Answer>, SkipReason)> {
         let retry = &self.policy.retry;
         let reason = if self.record.attempts >= retry.attempts.get() {
             SkipReason::AttemptsSpent
-        } else if pause > retry.max_retry_after {
+        } else if wait > retry.max_retry_after {
             SkipReason::RetryAfterTooLong
+        } else if self.patience().is_some_and(|patience| patience.is_zero() || patience < wait) {
+            SkipReason::ClientMaxWait
         } else if self.body.copy() == Copy::TooLarge {
             SkipReason::BodyTooLarge
         } else {
@@ -348,10 +391,11 @@ impl<'a> Exchange<'a> {
         let Some(upgrade) = self.upgrade.take() else { return Err(Refusal::unasked_upgrade()) };
         let origin = hyper::upgrade::on(&mut response);
         self.client.leave_http();
-        let tunnel = self.client.proxy().metrics.tunnel();
+        let tunnel = self.rules.metrics.tunnel();
+        let permit = self.record.slot.take().map(Slot::into_permit);
         let shutdown = self.client.shutdown().clone();
         self.client.spawn(async move {
-            let _tunnel = tunnel;
+            let (_tunnel, _permit) = (tunnel, permit);
             // Either side may be gone before it has switched.
             let (Ok(client), Ok(origin)) = tokio::join!(upgrade, origin) else { return };
             if let Err(error) = relay(TokioIo::new(client), TokioIo::new(origin), &shutdown).await {
@@ -366,7 +410,7 @@ impl<'a> Exchange<'a> {
 
     /// Tells the worker how long it was held, how often it was sent, and in which line.
     fn annotate(&self, response: &mut Response<Answer>) {
-        if !self.is_matched || !self.client.proxy().settings.annotate {
+        if !self.is_matched || !self.rules.settings.annotate {
             return;
         }
         let headers = response.headers_mut();
@@ -387,7 +431,9 @@ impl<'a> Exchange<'a> {
 fn target_of(client: &Downstream, parts: &http::request::Parts) -> Result<Target, TargetError> {
     let is_http_10 = parts.version == Version::HTTP_10;
     match client.tunnel() {
-        Some((authority, scheme)) => target::inside(authority, scheme, &parts.uri, is_http_10, &parts.headers),
+        Some(Tunnel { authority, scheme, .. }) => {
+            target::inside(authority, *scheme, &parts.uri, is_http_10, &parts.headers)
+        }
         None => target::absolute(&parts.uri, &parts.headers),
     }
 }
@@ -408,9 +454,6 @@ fn streaming(response: Response<Incoming>) -> Response<Answer> {
 const WAIT: HeaderName = HeaderName::from_static("x-pacer-wait");
 const ATTEMPTS: HeaderName = HeaderName::from_static("x-pacer-attempts");
 const BUCKET: HeaderName = HeaderName::from_static("x-pacer-bucket");
-
-/// How long a slot is good for once it was granted.
-const GRACE: Duration = Duration::from_millis(10);
 
 /// Connections that may be lost, one after the other, before anything was written.
 const MOST_LOSSES: u32 = 2;

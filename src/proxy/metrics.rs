@@ -195,8 +195,10 @@ label! {
         Answered = "answered",
         /// The origin's last throttle answer was passed on.
         Throttled = "throttled",
-        /// No slot within `max_wait`: the proxy answered 429.
+        /// No slot within `max_wait`, or what the client would wait: the proxy answered 429.
         WaitTooLong = "wait_too_long",
+        /// As many wait in the line as `max_queue` allows: the proxy answered 429.
+        QueueFull = "queue_full",
         /// The store is lost and `on_outage` is `closed`: 503.
         StoreClosed = "store_closed",
         /// Refused by configuration: 403.
@@ -233,6 +235,8 @@ label! {
         BodyUnfinished = "body_unfinished",
         /// The origin asked for more than `retry.max_retry_after`.
         RetryAfterTooLong = "retry_after_too_long",
+        /// The client would not wait through the pause, by its `X-Pacer-Max-Wait`.
+        ClientMaxWait = "client_max_wait",
         /// There was no slot, or no connection, for one more send.
         NoSecondChance = "no_second_chance",
         /// The throttle answer itself is too large or too slow to be held back.

@@ -9,6 +9,7 @@ mod exchange;
 mod headers;
 mod interception;
 mod metrics;
+mod preference;
 mod record;
 mod relay;
 mod replay;
@@ -19,6 +20,8 @@ mod tunnel;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use arc_swap::ArcSwap;
+use http::HeaderName;
 use tokio::{
     net::{TcpListener, TcpStream},
     time::{sleep, timeout},
@@ -39,33 +42,62 @@ use crate::{
 
 /// What a request needs on its way, wired once.
 pub struct Proxy {
-    router: Router,
     limiter: Limiter,
-    upstream: Upstream,
     leaves: Leaves,
-    settings: Settings,
-    metrics: Metrics,
+    /// Replaced whole, so that no request sees half of a change.
+    rules: ArcSwap<Rules>,
+    drain_timeout: Duration,
 }
 
 impl Proxy {
     /// Wires the stages. Metrics are registered here, so the recorder must be installed before.
     pub fn new(config: &Config, router: Router, limiter: Limiter, upstream: Upstream, leaves: Leaves) -> Self {
-        let settings =
-            Settings { unmatched: config.unmatched, annotate: config.annotate, drain_timeout: DRAIN_TIMEOUT };
-        Self { router, limiter, upstream, leaves, settings, metrics: Metrics::new(&config.channels) }
+        let rules = ArcSwap::from_pointee(Rules::new(config, router, upstream));
+        Self { limiter, leaves, rules, drain_timeout: DRAIN_TIMEOUT }
+    }
+
+    /// Goes by another configuration from now on. What is under way is finished by the one it came under; buckets, and what
+    /// was spent from them, stay.
+    pub fn reload(&self, config: &Config, router: Router, upstream: Upstream) {
+        self.rules.store(Arc::new(Rules::new(config, router, upstream)));
     }
 
     /// Replaces how long a shutdown waits for what is under way; 30 seconds unless set.
     #[must_use]
     pub fn with_drain_timeout(mut self, drain_timeout: Duration) -> Self {
-        self.settings.drain_timeout = drain_timeout;
+        self.drain_timeout = drain_timeout;
         self
+    }
+
+    /// The rules of this moment. A request takes them once and keeps them.
+    fn rules(&self) -> Arc<Rules> {
+        self.rules.load_full()
     }
 }
 
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Proxy").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Proxy").field("settings", &self.rules.load().settings).finish_non_exhaustive()
+    }
+}
+
+/// What a configuration says of requests.
+#[derive(Debug)]
+struct Rules {
+    router: Router,
+    upstream: Upstream,
+    settings: Settings,
+    metrics: Metrics,
+}
+
+impl Rules {
+    fn new(config: &Config, router: Router, upstream: Upstream) -> Self {
+        let settings = Settings {
+            unmatched: config.unmatched,
+            annotate: config.annotate,
+            priority_header: config.priority.header.clone(),
+        };
+        Self { router, upstream, settings, metrics: Metrics::new(&config.channels) }
     }
 }
 
@@ -73,7 +105,7 @@ impl fmt::Debug for Proxy {
 struct Settings {
     unmatched: Unmatched,
     annotate: bool,
-    drain_timeout: Duration,
+    priority_header: HeaderName,
 }
 
 /// Serves clients until `shutdown` is cancelled; then accepts no more, finishes what is under way, and returns once all is
@@ -86,7 +118,7 @@ pub async fn serve(listener: TcpListener, proxy: Arc<Proxy>, shutdown: Cancellat
             return;
         }
     };
-    let drain_timeout = proxy.settings.drain_timeout;
+    let drain_timeout = proxy.drain_timeout;
     let shared = Arc::new(Shared { proxy, own, shutdown, abort: CancellationToken::new(), tasks: TaskTracker::new() });
     shared.shutdown.run_until_cancelled(accept(&listener, &shared)).await;
     drop(listener);
@@ -97,7 +129,7 @@ async fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                unhold(&stream);
+                send_at_once(&stream);
                 shared.spawn(Downstream::new(shared.clone()).serve(stream));
             }
             // Out of descriptors, mostly: trying again at once would only burn a core.
@@ -110,7 +142,7 @@ async fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 }
 
 /// Small writes go out at once; otherwise a body behind its head waits for the peer's delayed acknowledgement, 40 ms.
-fn unhold(stream: &TcpStream) {
+fn send_at_once(stream: &TcpStream) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }

@@ -6,6 +6,7 @@ use http::StatusCode;
 use tokio::time::Instant;
 
 use super::metrics::{Open, Outcome, RouteMetrics};
+use crate::limiter::Permit;
 
 /// The account of one request, closed when it is dropped: with the last byte of the answer, or when the client leaves.
 #[derive(Debug)]
@@ -19,10 +20,36 @@ pub(super) struct Record {
     waiting: Option<Instant>,
     /// Sends so far.
     pub(super) attempts: u32,
+    /// The slot it is sent in, or its answer comes in.
+    pub(super) slot: Option<Slot>,
     status: Option<StatusCode>,
     outcome: Outcome,
     is_complete: bool,
     _inflight: Open,
+}
+
+/// Permission to send one request. Kept to the end of the answer: until then the request counts as under way.
+#[derive(Debug)]
+pub(super) struct Slot {
+    taken: Instant,
+    permit: Permit,
+}
+
+impl Slot {
+    /// A slot that was granted just now.
+    pub(super) fn new(permit: Permit) -> Self {
+        Self { taken: Instant::now(), permit }
+    }
+
+    /// Whether it is still the instant for which it was granted.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.taken.elapsed() <= GRACE
+    }
+
+    /// The request goes on elsewhere, and counts as under way until this is dropped.
+    pub(super) fn into_permit(self) -> Permit {
+        self.permit
+    }
 }
 
 impl Record {
@@ -35,6 +62,7 @@ impl Record {
             wait: None,
             waiting: None,
             attempts: 0,
+            slot: None,
             status: None,
             outcome: Outcome::ClientGone,
             is_complete: false,
@@ -56,7 +84,7 @@ impl Record {
 
     /// Held for slots and pauses so far.
     pub(super) fn waited(&self) -> Duration {
-        self.wait.unwrap_or_default()
+        self.wait.unwrap_or_default() + self.waiting.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// The head of the client's answer is known.
@@ -89,15 +117,19 @@ impl Drop for Record {
         let status = self.status.map_or(0, |status| status.as_u16());
         let (wait_ms, total_ms) =
             (self.wait.unwrap_or_default().as_millis() as u64, self.arrived.elapsed().as_millis() as u64);
+        let is_usual = outcome == Outcome::Answered && self.attempts <= 1;
         let (outcome, attempts) = (outcome.name(), self.attempts);
         // What went as it should is of interest to few; no text of the traffic is ever logged.
-        if outcome == Outcome::Answered.name() && attempts <= 1 {
+        if is_usual {
             tracing::debug!(channel, endpoint, outcome, status, attempts, wait_ms, total_ms, "request");
         } else {
             tracing::info!(channel, endpoint, outcome, status, attempts, wait_ms, total_ms, "request");
         }
     }
 }
+
+/// How long a slot is good for once it was granted.
+const GRACE: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests {
@@ -138,7 +170,9 @@ mod tests {
         let mut record = Record::new(Metrics::new(&[]).unmatched().clone());
         for seconds in [2, 3] {
             record.hold();
+            let before = record.waited();
             tokio::time::advance(Duration::from_secs(seconds)).await;
+            assert_eq!(record.waited(), before + Duration::from_secs(seconds), "this hold included");
             // Held already: the first begin counts.
             record.hold();
             record.release();

@@ -4,7 +4,7 @@ use std::{
     future::poll_fn,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
 };
 
 use bytes::Bytes;
@@ -39,6 +39,7 @@ where
             is_lost: false,
             is_broken: false,
             turn: 0,
+            sender: None,
         };
         Self { shared: Arc::new(Mutex::new(state)), size, is_empty }
     }
@@ -46,7 +47,7 @@ where
     /// The body from its first byte, for one more send; an earlier one ends with an error. `None`: its beginning is gone.
     pub(super) fn send(&self) -> Option<Sending<B>> {
         let mut state = lock(&self.shared);
-        state.turn += 1;
+        state.supersede();
         (!state.is_lost).then(|| Sending {
             shared: self.shared.clone(),
             turn: state.turn,
@@ -86,7 +87,7 @@ where
     /// Waits until the copy is whole, which it never becomes past the cap or once the client has broken off. Earlier sends
     /// end with an error.
     pub(super) async fn complete(&self) {
-        lock(&self.shared).turn += 1;
+        lock(&self.shared).supersede();
         poll_fn(|cx| {
             let mut state = lock(&self.shared);
             while state.source.is_some() && !state.is_over {
@@ -171,7 +172,10 @@ where
                 self.is_done = true;
                 return Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))));
             }
-            ready!(state.pull(cx));
+            if state.pull(cx).is_pending() {
+                state.sender = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
         }
     }
 
@@ -215,6 +219,18 @@ struct State<B> {
     is_broken: bool,
     /// Only the newest [`Sending`] may read.
     turn: u64,
+    /// The task of a [`Sending`] that waits. The source wakes only whoever read it last.
+    sender: Option<Waker>,
+}
+
+impl<B> State<B> {
+    /// Ends the [`Sending`] under way, whose task would otherwise keep its connection, and the body, for good.
+    fn supersede(&mut self) {
+        self.turn += 1;
+        if let Some(sender) = self.sender.take() {
+            sender.wake();
+        }
+    }
 }
 
 impl<B> State<B>
@@ -421,6 +437,26 @@ mod tests {
         data(&feed, "abc");
         assert_eq!(drain(old), (String::new(), Some(Err(BodyError::Superseded))));
         assert_eq!(drain(new), ("abc".into(), Some(Ok(()))));
+    }
+
+    #[tokio::test]
+    async fn a_send_that_waits_hears_that_it_is_over() {
+        for is_for_good in [false, true] {
+            let (feed, replay) = wire(Some(6), 64);
+            data(&feed, "abc");
+            let mut sending = replay.send().unwrap();
+            let waits = tokio::spawn(async move {
+                sending.frame().await.unwrap().unwrap();
+                sending.frame().await.unwrap().map(drop)
+            });
+            tokio::task::yield_now().await;
+            if is_for_good {
+                assert!(now(replay.complete()).is_none());
+            } else {
+                replay.send().unwrap();
+            }
+            assert_eq!(waits.await.unwrap(), Err(BodyError::Superseded));
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 
-use super::{answer::Answer, metrics::Outcome, target::TargetError};
+use super::{answer::Answer, metrics::Outcome, preference::PreferenceError, target::TargetError};
 use crate::upstream::{ConnectError, SendError, SendErrorKind, Step};
 
 /// An answer of the proxy's own, and how it counts.
@@ -19,6 +19,8 @@ pub(super) struct Refusal {
     status: StatusCode,
     /// An error type of RFC 9209 section 2.3.
     error: &'static str,
+    /// Which of several problems of one status it is.
+    problem: Option<Problem>,
     detail: String,
     hint: Option<&'static str>,
     retry_after: Option<u64>,
@@ -41,6 +43,17 @@ impl Refusal {
         };
         let outcome = Outcome::BadRequest;
         Self { hint, is_closing: true, ..Self::new(outcome, status, "http_request_error", error.to_string()) }
+    }
+
+    /// The client says something of its request that cannot be read.
+    pub(super) fn preference(error: &PreferenceError) -> Self {
+        let hint = match error {
+            PreferenceError::MaxWait => "give seconds, such as `0` or `2.5`, or a duration such as `250ms`",
+            PreferenceError::Class(_) => "the classes are `interactive` and `batch`",
+            PreferenceError::Repeated(_) => "send it once",
+        };
+        let (outcome, status) = (Outcome::BadRequest, StatusCode::BAD_REQUEST);
+        Self { hint: Some(hint), ..Self::new(outcome, status, "http_request_error", error.to_string()) }
     }
 
     /// A CONNECT inside a tunnel.
@@ -68,6 +81,11 @@ impl Refusal {
             is_closing: true,
             ..Self::new(Outcome::ClientGone, StatusCode::BAD_REQUEST, "http_request_error", detail)
         }
+    }
+
+    /// The client has closed its connection; nobody will read this.
+    pub(super) fn client_gone() -> Self {
+        Self { detail: "the client has left".to_owned(), ..Self::body_broken() }
     }
 
     /// The target is the proxy itself.
@@ -99,14 +117,30 @@ impl Refusal {
         }
     }
 
-    /// No slot within `max_wait`. `retry_after` is the wait as quoted.
-    pub(super) fn wait_too_long(retry_after: Duration) -> Self {
+    /// No slot within what `bound` allows. `retry_after` is the wait as quoted.
+    pub(super) fn wait_too_long(retry_after: Duration, bound: Bound) -> Self {
         let seconds = whole_seconds(retry_after);
-        let detail = format!("the wait for a slot is longer than `max_wait`: about {seconds} s");
+        let (bound, hint) = match bound {
+            Bound::Policy => ("max_wait", "wait as `Retry-After` says, or raise `max_wait`"),
+            Bound::Client => ("X-Pacer-Max-Wait", "wait as `Retry-After` says, or allow a longer wait"),
+        };
+        let detail = format!("the wait for a slot is longer than `{bound}`: about {seconds} s");
         Self {
-            hint: Some("wait as `Retry-After` says, or raise `max_wait`"),
+            problem: Some(Problem::WaitTooLong),
+            hint: Some(hint),
             retry_after: Some(seconds),
             ..Self::new(Outcome::WaitTooLong, StatusCode::TOO_MANY_REQUESTS, "http_request_denied", detail)
+        }
+    }
+
+    /// The line is as long as it may be. `retry_after` is the wait of one that came now, as quoted.
+    pub(super) fn queue_full(retry_after: Duration) -> Self {
+        let detail = "as many requests wait for a slot as `max_queue` allows".to_owned();
+        Self {
+            problem: Some(Problem::QueueFull),
+            hint: Some("wait as `Retry-After` says, send from fewer workers, or raise `max_queue`"),
+            retry_after: Some(whole_seconds(retry_after)),
+            ..Self::new(Outcome::QueueFull, StatusCode::TOO_MANY_REQUESTS, "http_request_denied", detail)
         }
     }
 
@@ -175,9 +209,13 @@ impl Refusal {
 
     /// The answer itself.
     pub(super) fn into_response(self) -> Response<Answer> {
+        let (kind, title) = match self.problem {
+            Some(problem) => (problem.kind(), problem.title()),
+            None => ("about:blank", self.status.canonical_reason().unwrap_or_default()),
+        };
         let mut problem = serde_json::json!({
-            "type": "about:blank",
-            "title": self.status.canonical_reason().unwrap_or_default(),
+            "type": kind,
+            "title": title,
             "status": self.status.as_u16(),
             "detail": self.detail,
         });
@@ -207,7 +245,39 @@ impl Refusal {
     }
 
     fn new(outcome: Outcome, status: StatusCode, error: &'static str, detail: String) -> Self {
-        Self { outcome, status, error, detail, hint: None, retry_after: None, is_closing: false }
+        Self { outcome, status, error, problem: None, detail, hint: None, retry_after: None, is_closing: false }
+    }
+}
+
+/// What a request's wait is bounded by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bound {
+    /// `max_wait` of the configuration.
+    Policy,
+    /// The client's `X-Pacer-Max-Wait`.
+    Client,
+}
+
+/// The problems (RFC 9457 section 3.1.1) that a worker may want to tell apart without reading the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Problem {
+    WaitTooLong,
+    QueueFull,
+}
+
+impl Problem {
+    fn kind(self) -> &'static str {
+        match self {
+            Self::WaitTooLong => "urn:ota-pacer:problem:wait-too-long",
+            Self::QueueFull => "urn:ota-pacer:problem:queue-full",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::WaitTooLong => "Wait too long",
+            Self::QueueFull => "Queue full",
+        }
     }
 }
 
@@ -262,7 +332,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_refusal_says_who_why_and_when() {
-        let response = Refusal::wait_too_long(Duration::from_millis(2500)).into_response();
+        let response = Refusal::wait_too_long(Duration::from_millis(2500), Bound::Policy).into_response();
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()["retry-after"], "3");
         assert_eq!(
@@ -271,9 +341,32 @@ mod tests {
         );
         assert_eq!(response.headers()["content-type"], "application/problem+json");
         assert!(!response.headers().contains_key("connection"));
+        let problem = problem(response).await;
+        assert_eq!((&problem["status"], &problem["title"]), (&429.into(), &"Wait too long".into()));
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_is_told_from_a_long_wait() {
+        let response = Refusal::queue_full(Duration::from_secs(7)).into_response();
+        assert_eq!((response.status().as_u16(), &response.headers()["retry-after"]), (429, &"7".parse().unwrap()));
+        let status = response.headers()["proxy-status"].to_str().unwrap();
+        assert!(status.contains("as many requests wait for a slot as `max_queue` allows"), "{status}");
+        assert_eq!(problem(response).await["type"], "urn:ota-pacer:problem:queue-full");
+    }
+
+    #[tokio::test]
+    async fn a_refused_preference_keeps_the_connection_and_says_what_is_wanted() {
+        let response = Refusal::preference(&PreferenceError::MaxWait).into_response();
+        assert_eq!(response.status(), 400);
+        assert!(!response.headers().contains_key("connection"));
+        let problem = problem(response).await;
+        assert_eq!((&problem["type"], &problem["title"]), (&"about:blank".into(), &"Bad Request".into()));
+        assert!(problem["hint"].as_str().unwrap().contains("`250ms`"), "{problem}");
+    }
+
+    async fn problem(response: Response<Answer>) -> serde_json::Value {
         let body = response.into_body().collect().await.unwrap().to_bytes();
-        let problem: serde_json::Value = serde_json::from_slice(&body).unwrap();
-        assert_eq!((&problem["status"], &problem["title"]), (&429.into(), &"Too Many Requests".into()));
+        serde_json::from_slice(&body).unwrap()
     }
 
     #[test]

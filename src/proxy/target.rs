@@ -5,7 +5,7 @@ use std::{fmt, net::SocketAddr};
 use http::{HeaderMap, HeaderValue, Uri, header, uri::PathAndQuery};
 
 use crate::{
-    config::host::{Host, HostError},
+    config::host::{self, Host, HostError},
     upstream::{Origin, Scheme},
 };
 
@@ -135,13 +135,8 @@ pub(super) enum TargetError {
 }
 
 fn port_of(authority: &http::uri::Authority, scheme: Scheme) -> Result<u16, TargetError> {
-    // `host:` with an empty port is valid and means the default (RFC 3986 section 3.2.3).
-    match authority.port_u16() {
-        Some(0) => Err(TargetError::Port),
-        Some(port) => Ok(port),
-        None if authority.port().is_none() => Ok(default_port(scheme)),
-        None => Err(TargetError::Port),
-    }
+    let named = host::port(authority).map_err(|_| TargetError::Port)?;
+    Ok(named.unwrap_or(default_port(scheme)))
 }
 
 fn default_port(scheme: Scheme) -> u16 {
@@ -253,7 +248,9 @@ mod tests {
     fn other_forms_are_refused() {
         assert_eq!(absolute(&uri("/path"), &host("ota.test")).unwrap_err(), TargetError::OriginForm);
         assert_eq!(absolute(&uri("ftp://ota.test/"), &HeaderMap::new()).unwrap_err(), TargetError::Scheme);
-        assert_eq!(absolute(&uri("http://ota.test:0/"), &HeaderMap::new()).unwrap_err(), TargetError::Port);
+        for text in ["http://ota.test:0/", "http://ota.test:99999/", "https://u@[::1]:65536/"] {
+            assert_eq!(absolute(&uri(text), &HeaderMap::new()).unwrap_err(), TargetError::Port, "{text}");
+        }
     }
 
     #[test]

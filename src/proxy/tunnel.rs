@@ -15,13 +15,15 @@ use tokio::{
 use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
 use super::{
+    Rules,
     answer::Answer,
-    downstream::Downstream,
+    downstream::{Downstream, Tunnel},
     interception::{Failure, Trust},
     metrics::Outcome,
+    preference,
     record::Record,
     relay::relay,
-    respond::{self, Refusal},
+    respond::{self, Bound, Refusal},
     sniff::{Prefixed, Protocol, sniff},
     target::{self, Authority},
 };
@@ -35,17 +37,39 @@ use crate::{
 /// Answers a CONNECT: 200 once the tunnel leads somewhere, or why it does not, and then the connection closes.
 pub(super) async fn open(client: &Downstream, mut request: Request<Incoming>) -> Response<Answer> {
     let upgrade = hyper::upgrade::on(&mut request);
+    let rules = client.proxy().rules();
     let authority = match destination(client, &request) {
         Ok(authority) => authority,
-        Err(refusal) => return refused(unmatched(client), refusal),
+        Err(refusal) => return refused(unmatched(&rules), refusal),
     };
-    let router = &client.proxy().router;
-    if let Some(found) = router.tunnel(&authority.host, authority.port) {
-        return open_paced(client, upgrade, authority, found).await;
+    let Some(pattern) = rules.router.pattern(&authority.host, authority.port).cloned() else {
+        return open_blind(client, &rules, upgrade, authority).await;
+    };
+    let class = match preference::take_class(request.headers_mut(), &rules.settings.priority_header) {
+        Ok(class) => class,
+        Err(error) => return refused(unmatched(&rules), Refusal::preference(&error)),
+    };
+    match rules.router.tunnel(&authority.host, authority.port) {
+        Some(found) => open_paced(client, &rules, upgrade, authority, found, class).await,
+        None => {
+            let tunnel = Intercepted { authority, class, pattern, trust: Trust::of(request.headers()) };
+            open_intercepted(client, upgrade, tunnel)
+        }
     }
-    match router.pattern(&authority.host, authority.port).cloned() {
-        Some(pattern) => open_intercepted(client, upgrade, authority, pattern, Trust::of(request.headers())),
-        None => open_blind(client, upgrade, authority).await,
+}
+
+/// A tunnel to a configured host, which is opened here.
+struct Intercepted {
+    authority: Authority,
+    class: Option<Class>,
+    /// By which the host is configured.
+    pattern: HostPattern,
+    trust: Trust,
+}
+
+impl Intercepted {
+    fn carrying(&self, scheme: Scheme) -> Tunnel {
+        Tunnel { authority: self.authority.clone(), scheme, class: self.class }
     }
 }
 
@@ -61,67 +85,71 @@ fn destination(client: &Downstream, request: &Request<Incoming>) -> Result<Autho
 }
 
 /// Nothing is dialled for a configured host: its requests find their own connections.
-fn open_intercepted(
-    client: &Downstream,
-    upgrade: OnUpgrade,
-    authority: Authority,
-    pattern: HostPattern,
-    trust: Trust,
-) -> Response<Answer> {
+fn open_intercepted(client: &Downstream, upgrade: OnUpgrade, tunnel: Intercepted) -> Response<Answer> {
     let inner = client.clone();
     client.leave_http();
     client.spawn(async move {
         // A client gone before its 200 is no event.
         let Ok(upgraded) = upgrade.await else { return };
-        let Err((failure, lost)) = intercept(&inner, TokioIo::new(upgraded), &authority).await else { return };
+        let Err((failure, lost)) = intercept(&inner, TokioIo::new(upgraded), &tunnel).await else { return };
         let proxy = inner.proxy();
-        proxy.metrics.interception_failures().report(&pattern, &failure, trust, proxy.leaves.authority().dir());
+        // The first byte may have been long in coming.
+        let rules = proxy.rules();
+        let ca_dir = proxy.leaves.authority().dir();
+        rules.metrics.interception_failures().report(&tunnel.pattern, &failure, tunnel.trust, ca_dir);
         if let Some(io) = lost {
-            relay_unread(&inner, io, &authority).await;
+            relay_unread(&inner, &rules, io, &tunnel.authority).await;
         }
     });
     respond::established()
 }
 
 /// A tunnel that is not opened takes one slot of its channel, and counts as under way for as long as it lasts.
-async fn open_paced(client: &Downstream, upgrade: OnUpgrade, authority: Authority, found: Match) -> Response<Answer> {
-    let proxy = client.proxy();
-    let mut record = Record::new(proxy.metrics.route(&found.channel, None).clone());
+async fn open_paced(
+    client: &Downstream,
+    rules: &Rules,
+    upgrade: OnUpgrade,
+    authority: Authority,
+    found: Match,
+    class: Option<Class>,
+) -> Response<Answer> {
+    let mut record = Record::new(rules.metrics.route(&found.channel, None).clone());
     let mut permit = None;
-    if let Some(lane) = proxy.limiter.lane(&found.channel, None, |part| found.value(part)) {
+    if let Some(lane) = client.proxy().limiter.lane(&found.channel, None, |part| found.value(part)) {
         let (arrived, max_wait) = (record.arrived, found.policy().max_wait);
         record.hold();
-        let granted = lane.slot(Turn { arrived, class: Class::Interactive, max_wait }).await;
+        let granted = lane.slot(Turn { arrived, class: class.unwrap_or(Class::Interactive), max_wait }).await;
         record.release();
         match granted {
             Ok(granted) => permit = Some(granted),
-            Err(Refused::TooLong { retry_after } | Refused::QueueFull { retry_after }) => {
-                return refused(record, Refusal::wait_too_long(retry_after));
+            Err(Refused::TooLong { retry_after }) => {
+                return refused(record, Refusal::wait_too_long(retry_after, Bound::Policy));
             }
+            Err(Refused::QueueFull { retry_after }) => return refused(record, Refusal::queue_full(retry_after)),
             Err(Refused::StoreClosed) => return refused(record, Refusal::store_closed()),
         }
     }
-    join(client, upgrade, authority, record, permit).await
+    join(client, rules, upgrade, authority, record, permit).await
 }
 
-async fn open_blind(client: &Downstream, upgrade: OnUpgrade, authority: Authority) -> Response<Answer> {
-    let record = unmatched(client);
-    if client.proxy().settings.unmatched.host == UnmatchedHost::Refuse {
+async fn open_blind(client: &Downstream, rules: &Rules, upgrade: OnUpgrade, authority: Authority) -> Response<Answer> {
+    let record = unmatched(rules);
+    if rules.settings.unmatched.host == UnmatchedHost::Refuse {
         return refused(record, Refusal::unmatched_host());
     }
-    join(client, upgrade, authority, record, None).await
+    join(client, rules, upgrade, authority, record, None).await
 }
 
 /// Dials first, so that a host that cannot be reached shows as what it is, and a server that speaks first is heard.
 async fn join(
     client: &Downstream,
+    rules: &Rules,
     upgrade: OnUpgrade,
     authority: Authority,
     mut record: Record,
     permit: Option<Permit>,
 ) -> Response<Answer> {
-    let proxy = client.proxy();
-    let origin = match proxy.upstream.dial(&authority.host, authority.port).await {
+    let origin = match rules.upstream.dial(&authority.host, authority.port).await {
         Ok(origin) => origin,
         Err(error) => return refused(record, Refusal::connect(&error)),
     };
@@ -129,7 +157,7 @@ async fn join(
         return refused(record, Refusal::own_address());
     }
     client.leave_http();
-    let (tunnel, shutdown) = (proxy.metrics.tunnel(), client.shutdown().clone());
+    let (tunnel, shutdown) = (rules.metrics.tunnel(), client.shutdown().clone());
     client.spawn(async move {
         let _until_its_end = (tunnel, permit);
         let Ok(upgraded) = upgrade.await else { return };
@@ -144,7 +172,7 @@ async fn join(
 }
 
 /// Serves what the client sends through a tunnel to a configured host. What carries neither TLS nor HTTP is given back.
-async fn intercept<I>(client: &Downstream, io: I, authority: &Authority) -> Result<(), (Failure, Option<Prefixed<I>>)>
+async fn intercept<I>(client: &Downstream, io: I, tunnel: &Intercepted) -> Result<(), (Failure, Option<Prefixed<I>>)>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -155,11 +183,11 @@ where
     };
     let Ok(Ok(Some((protocol, io)))) = sniffed else { return Ok(()) };
     match protocol {
-        Protocol::Http => client.inside(authority.clone(), Scheme::Http).serve(io).await,
+        Protocol::Http => client.inside(tunnel.carrying(Scheme::Http)).serve(io).await,
         Protocol::Tls => {
-            let tls = terminate(client, io, authority).await.map_err(|failure| (failure, None))?;
+            let tls = terminate(client, io, &tunnel.authority).await.map_err(|failure| (failure, None))?;
             let tls = verdict(tls).await.map_err(|failure| (failure, None))?;
-            client.inside(authority.clone(), Scheme::Https).serve(tls).await;
+            client.inside(tunnel.carrying(Scheme::Https)).serve(tls).await;
         }
         Protocol::Opaque => return Err((Failure::Opaque, Some(io))),
     }
@@ -167,13 +195,12 @@ where
 }
 
 /// Relays a tunnel whose client has had its 200 already.
-async fn relay_unread<I>(client: &Downstream, io: I, authority: &Authority)
+async fn relay_unread<I>(client: &Downstream, rules: &Rules, io: I, authority: &Authority)
 where
     I: AsyncRead + AsyncWrite + Unpin,
 {
-    let proxy = client.proxy();
-    let Ok(origin) = proxy.upstream.dial(&authority.host, authority.port).await else { return };
-    let _tunnel = proxy.metrics.tunnel();
+    let Ok(origin) = rules.upstream.dial(&authority.host, authority.port).await else { return };
+    let _tunnel = rules.metrics.tunnel();
     if let Err(error) = relay(io, origin, client.shutdown()).await {
         tracing::debug!(%error, "tunnel ended");
     }
@@ -217,8 +244,8 @@ fn refused(mut record: Record, refusal: Refusal) -> Response<Answer> {
     refusal.closing().into_response().map(|body| body.recorded(record))
 }
 
-fn unmatched(client: &Downstream) -> Record {
-    Record::new(client.proxy().metrics.unmatched().clone())
+fn unmatched(rules: &Rules) -> Record {
+    Record::new(rules.metrics.unmatched().clone())
 }
 
 fn has_body(headers: &HeaderMap) -> bool {

@@ -10,7 +10,7 @@ use crate::config::{
     path::normalize,
 };
 
-use super::{Router, rules::Fit};
+use super::{Entry, Router, rules::Fit};
 
 /// What became of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Router {
         let mut candidates: Vec<HostCandidate<'_>> = self
             .channels
             .iter()
-            .flat_map(|(channel, _)| channel.hosts.iter().map(move |pattern| (channel, pattern)))
+            .flat_map(|Entry { channel, .. }| channel.hosts.iter().map(move |pattern| (channel, pattern)))
             .filter(|(_, pattern)| fits_name(pattern, host))
             .map(|(channel, pattern)| {
                 let fits = pattern.port.is_none_or(|wanted| wanted == port);
@@ -73,7 +73,7 @@ impl Router {
     /// The endpoints of the channel that claims `host`, most specific first.
     pub fn explain_path(&self, host: &Host, port: u16, method: &Method, path: &str) -> Vec<EndpointCandidate<'_>> {
         let Some(found) = self.hosts.find(host, port) else { return Vec::new() };
-        let (channel, rules) = &self.channels[found.channel];
+        let Entry { channel, rules, .. } = &self.channels[found.channel];
         let mut taken = false;
         let verdict = |fit| match fit {
             Fit::OtherPath => Verdict::OtherPath,

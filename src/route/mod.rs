@@ -2,7 +2,9 @@
 
 mod credential;
 mod explain;
+mod extract;
 mod hosts;
+mod key;
 mod rules;
 
 use std::sync::Arc;
@@ -16,7 +18,11 @@ use crate::config::{
     path::normalize,
 };
 
-use self::{hosts::HostTable, rules::Rules};
+use self::{
+    hosts::HostTable,
+    key::{KeyPlan, KeyValues},
+    rules::Rules,
+};
 
 pub use self::{
     credential::CredentialValue,
@@ -33,7 +39,16 @@ pub use self::{
 pub struct Router {
     hosts: HostTable,
     /// In the order of the configuration; indexes of `hosts` point here.
-    channels: Vec<(Arc<Channel>, Rules)>,
+    channels: Vec<Entry>,
+}
+
+/// A channel, prepared.
+#[derive(Debug)]
+struct Entry {
+    channel: Arc<Channel>,
+    rules: Rules,
+    /// Of each endpoint, in the order of the configuration, and of requests that match none.
+    plans: (Vec<KeyPlan>, KeyPlan),
 }
 
 /// Where a request belongs.
@@ -54,14 +69,17 @@ pub struct Match {
     pub endpoint: Option<Arc<Endpoint>>,
     /// What the OTA counts the request by; `None` when the request does not carry it.
     pub credential: Option<CredentialValue>,
+    /// What else the keys of its limits ask for.
+    keys: KeyValues,
 }
 
 impl Match {
-    /// What `part` of a limit's key is in this request; `None` where the request does not have it.
+    /// What `part` of a limit's key is in this request, decoded; `None` where the request does not have it, or no limit it
+    /// takes from asks for it.
     pub fn value(&self, part: &KeyPart) -> Option<&[u8]> {
         match part {
             KeyPart::Credential => self.credential.as_ref().map(CredentialValue::expose),
-            KeyPart::Path(_) | KeyPart::Header(_) | KeyPart::Query(_) => None,
+            part => self.keys.value(part),
         }
     }
 
@@ -75,30 +93,43 @@ impl Router {
     /// Prepares the rules of `config`.
     pub fn new(config: &Config) -> Self {
         let hosts = HostTable::new(&config.channels);
-        let channels =
-            config.channels.iter().map(|channel| (Arc::clone(channel), Rules::new(&channel.endpoints))).collect();
-        Self { hosts, channels }
+        let entry = |channel: &Arc<Channel>| Entry {
+            channel: Arc::clone(channel),
+            rules: Rules::new(&channel.endpoints),
+            plans: (
+                channel.endpoints.iter().map(|endpoint| KeyPlan::new(channel, Some(endpoint))).collect(),
+                KeyPlan::new(channel, None),
+            ),
+        };
+        Self { hosts, channels: config.channels.iter().map(entry).collect() }
     }
 
     /// The channel that claims this host, if any (decides intercept or tunnel at CONNECT).
     pub fn channel(&self, host: &Host, port: u16) -> Option<&Arc<Channel>> {
-        self.hosts.find(host, port).map(|found| &self.channels[found.channel].0)
+        self.hosts.find(host, port).map(|found| &self.channels[found.channel].channel)
     }
 
     /// The pattern by which a channel claims this host.
     pub fn pattern(&self, host: &Host, port: u16) -> Option<&HostPattern> {
-        self.hosts.find(host, port).map(|found| &self.channels[found.channel].0.hosts[found.pattern])
+        self.hosts.find(host, port).map(|found| &self.channels[found.channel].channel.hosts[found.pattern])
     }
 
     /// Matches a tunnel to a host whose channel is not intercepted: by the host alone.
     pub fn tunnel(&self, host: &Host, port: u16) -> Option<Match> {
-        let channel = self.channel(host, port).filter(|channel| !channel.intercept)?;
-        let credential = CredentialValue::of(&channel.credential, None, &HeaderMap::new());
-        Some(Match { channel: Arc::clone(channel), endpoint: None, credential })
+        let found = self.hosts.find(host, port)?;
+        let Entry { channel, plans: (_, plan), .. } = &self.channels[found.channel];
+        let headers = HeaderMap::new();
+        (!channel.intercept).then(|| Match {
+            channel: Arc::clone(channel),
+            endpoint: None,
+            credential: CredentialValue::of(&channel.credential, None, &headers),
+            keys: plan.values("/", None, &headers),
+        })
     }
 
     /// Matches one request by its target and its final head. The path is compared in the form of
-    /// [`normalize`](crate::config::path::normalize()); the query and headers only yield the credential.
+    /// [`normalize`](crate::config::path::normalize()); the query and headers only yield the credential and what
+    /// else the keys of the matched limits ask for.
     pub fn route(
         &self,
         host: &Host,
@@ -107,17 +138,24 @@ impl Router {
         path_and_query: &PathAndQuery,
         headers: &HeaderMap,
     ) -> Route {
-        let Some(found) = self.hosts.find(host, port) else { return Route::Unmatched };
-        let (channel, rules) = &self.channels[found.channel];
-        let path = normalize(path_and_query.path());
-        let endpoint = rules.find(method, &path).map(|index| Arc::clone(&channel.endpoints[index]));
-        let credential = CredentialValue::of(&channel.credential, path_and_query.query(), headers);
-        Route::Matched(Match { channel: Arc::clone(channel), endpoint, credential })
+        let Some(host) = self.hosts.find(host, port) else { return Route::Unmatched };
+        let Entry { channel, rules, plans: (plans, without_endpoint) } = &self.channels[host.channel];
+        let (path, query) = (normalize(path_and_query.path()), path_and_query.query());
+        let found = rules.find(method, &path);
+        let plan = found.map_or(without_endpoint, |index| &plans[index]);
+        Route::Matched(Match {
+            channel: Arc::clone(channel),
+            endpoint: found.map(|index| Arc::clone(&channel.endpoints[index])),
+            credential: CredentialValue::of(&channel.credential, query, headers),
+            keys: plan.values(&path, query, headers),
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use http::{HeaderName, HeaderValue};
+
     use super::*;
 
     fn router(channels: &str) -> Router {
@@ -244,5 +282,69 @@ channels:
         assert_eq!(routed(&router, "GET", "ota.example", 80, "/b"), "ota");
         assert!(router.channel(&Host::parse("ota.example").unwrap(), 1).is_some());
         assert!(router.channel(&Host::parse("other.example").unwrap(), 1).is_none());
+    }
+
+    /// The values of `parts` in one request, `-` for none.
+    fn values(router: &Router, path: &str, headers: &[(&'static str, &'static str)], parts: &[KeyPart]) -> Vec<String> {
+        let headers = headers
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+            .collect();
+        let host = Host::parse("ota.example").unwrap();
+        let Route::Matched(found) = router.route(&host, 443, &Method::GET, &path.parse().unwrap(), &headers) else {
+            panic!("the host is that of the channel")
+        };
+        let shown = format!("{found:?}");
+        let value = |part| match found.value(part).map(|value| String::from_utf8(value.to_vec()).unwrap()) {
+            // Too short a value stands in the text by chance.
+            Some(value) if value.len() > 2 => {
+                assert!(!shown.contains(&value), "{value} is shown");
+                value
+            }
+            Some(value) => value,
+            None => "-".to_owned(),
+        };
+        parts.iter().map(value).collect()
+    }
+
+    #[test]
+    fn a_request_yields_what_the_keys_of_its_limits_name() {
+        let router = router(
+            r#"
+channels:
+  ota:
+    hosts: [ota.example]
+    credential: { header: X-Api-Key }
+    limits: [{ rate: 9/s, key: [header.X-Property, query.site] }]
+    endpoints:
+      rates:
+        match: { path: "/hotels/{hotel}/rates/{rate}" }
+        limits: [{ concurrent: 1, key: [path.rate, credential] }, { rate: 1/s, key: [path.rate, query.room] }]
+      token: { match: { path: "/token/{id}" }, exempt: true }
+"#,
+        );
+        let [hotel, rate] = ["hotel", "rate"].map(|name| KeyPart::Path(name.to_owned()));
+        let [site, room] = ["site", "room"].map(|name| KeyPart::Query(name.to_owned()));
+        let property = KeyPart::Header(HeaderName::from_static("x-property"));
+        let parts = [KeyPart::Credential, hotel, rate, site, room, property];
+        let headers = [("x-api-key", "abc-key"), ("x-property", " 7734 ")];
+        for (path, headers, expected) in [
+            (
+                "/hotels/4711/rates/best%2Frate;v=1?site=d%65&room=a+b",
+                &headers[..],
+                ["abc-key", "-", "best/rate", "de", "a b", "7734"],
+            ),
+            // Another spelling of the same request.
+            (
+                "//hotels/./4711/rates/%62est%2frate?site=de&room=a%20b",
+                &headers,
+                ["abc-key", "-", "best/rate", "de", "a b", "7734"],
+            ),
+            ("/hotels/4711/rates/best", &[], ["-", "-", "best", "-", "-", "-"]),
+            ("/elsewhere?site=de&room=7", &headers, ["abc-key", "-", "-", "de", "-", "7734"]),
+            ("/token/9?site=de", &headers, ["abc-key", "-", "-", "-", "-", "-"]),
+        ] {
+            assert_eq!(values(&router, path, headers, &parts), expected, "{path}");
+        }
     }
 }

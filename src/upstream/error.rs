@@ -168,3 +168,10 @@ pub enum SendErrorKind {
     #[error("the request's body did not arrive")]
     Body,
 }
+
+impl SendErrorKind {
+    /// Whether the connection was lost, as one is that the origin was just closing: no word, and no silence either.
+    pub fn is_loss(self) -> bool {
+        matches!(self, Self::Write | Self::Read | Self::ClosedEarly)
+    }
+}

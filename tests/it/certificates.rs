@@ -1,8 +1,8 @@
 //! What clients hold against a certificate, and what operators do to the files.
-#![expect(clippy::unwrap_used, reason = "a test fails where its helpers do")]
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::Command,
     sync::Arc,
@@ -452,11 +452,8 @@ fn the_bundle_holds_the_systems_roots_and_ours_and_is_kept_current() {
     assert_eq!(fs::metadata(authority.bundle_path()).unwrap().modified().unwrap(), written, "unchanged, so untouched");
 }
 
-#[cfg(unix)]
 #[test]
 fn the_key_is_for_its_owner_and_an_exposed_one_is_refused() {
-    use std::os::unix::fs::PermissionsExt;
-
     let dir = tempfile::tempdir().unwrap();
     Authority::open(&Ca::at(dir.path())).unwrap();
     let key = dir.path().join("ca.key");
@@ -601,10 +598,7 @@ fn openssl(dir: &Path, arguments: &str) {
     );
 }
 
-#[cfg(unix)]
 fn private(dir: &Path) {
-    use std::os::unix::fs::PermissionsExt;
-
     fs::set_permissions(dir.join("ca.key"), fs::Permissions::from_mode(0o600)).unwrap();
 }
 

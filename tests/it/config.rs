@@ -1,13 +1,16 @@
 //! A configuration file is read whole, and every mistake in it is shown where it stands, with a remedy.
 
-use std::{fs, path::Path, process::ExitCode, time::Duration};
+use std::{fs, num::NonZeroU32, path::Path, process::ExitCode, time::Duration};
 
 use clap::Parser as _;
 use ota_pacer::{
     cli::{check, explain},
     config::{
         self, Config, Errors,
-        model::{Credential, KeyType, LimitKind, OnOutage, PathPattern, Start, UnmatchedHost, UnmatchedPath},
+        model::{
+            Adaptive, Credential, KeyPart, KeyType, Limit, LimitKind, OnOutage, PathPattern, Start, UnmatchedHost,
+            UnmatchedPath, Window,
+        },
         schema,
     },
 };
@@ -58,12 +61,13 @@ fn every_key_is_read() {
     assert_eq!(config.admin.unwrap().to_string(), "[::1]:0");
     let redis = config.redis.as_ref().unwrap();
     assert_eq!(redis.url.expose_secret(), "redis://redis.internal");
+    assert_eq!(redis.ca_file.as_deref(), Some(Path::new("./redis.pem")));
     assert_eq!(redis.hash_key.as_ref().unwrap().expose_secret(), "not so secret");
     assert_eq!((redis.prefix.as_str(), redis.timeout), ("pace", Duration::from_millis(100)));
     assert_eq!((redis.on_outage, redis.expected_instances.get()), (OnOutage::Closed, 4));
     assert_eq!(config.ca.dir, Path::new("/var/lib/ota-pacer"));
     assert_eq!((config.ca.key_type, config.ca.name_constraints), (KeyType::Rsa2048, true));
-    assert_eq!(config.ca.hosts.len(), 6, "those of the intercepted channels");
+    assert_eq!(config.ca.hosts.len(), 7, "those of the intercepted channels");
     let intercepted: Vec<bool> = config.channels.iter().map(|channel| channel.intercept).collect();
     assert_eq!(intercepted, [true, true, false, true, true]);
     assert_eq!(config.upstream.ca_file.as_deref(), Some(Path::new("./roots.pem")));
@@ -71,8 +75,9 @@ fn every_key_is_read() {
     assert_eq!(config.upstream.idle, Duration::ZERO);
     assert_eq!(config.unmatched.host, UnmatchedHost::Refuse);
     assert_eq!(config.unmatched.path, UnmatchedPath::Refuse);
+    assert_eq!((config.priority.header.as_str(), config.priority.ageing), ("x-class", Duration::from_secs(10)));
     assert!(!config.annotate);
-    assert_eq!(config.channels.len(), 5);
+    assert_eq!(config.channels.len(), 6);
     let credentials: Vec<&Credential> = config.channels.iter().map(|channel| &channel.credential).collect();
     assert!(matches!(
         credentials[..],
@@ -82,6 +87,7 @@ fn every_key_is_read() {
             Credential::Label(_),
             Credential::BasicUser,
             Credential::Label(_),
+            Credential::AuthorizationParam(_),
         ]
     ));
     let rates = &config.channels[0].endpoints[0];
@@ -94,11 +100,39 @@ fn every_key_is_read() {
 }
 
 #[test]
+fn every_kind_of_limit_is_read() {
+    let config = fixture("valid/full").unwrap();
+    let (channel, rates, token) =
+        (&config.channels[5], &config.channels[5].endpoints[0], &config.channels[5].endpoints[1]);
+    assert!(token.exempt && !rates.exempt);
+    let nonzero = |count| NonZeroU32::new(count).unwrap();
+    let window =
+        |count, per, window| LimitKind::Window { count: nonzero(count), per: Duration::from_secs(per), window };
+    let keyed = |limit: &Limit| limit.key.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    assert_eq!(channel.limits[0].kind, window(58, 60, Window::Sliding));
+    assert_eq!(channel.limits[1].kind, LimitKind::Concurrent { most: nonzero(3) });
+    assert_eq!(channel.limits.iter().map(keyed).collect::<Vec<_>>(), ["credential", "credential", ""]);
+    assert_eq!(rates.limits[0].kind, window(1_000, 86_400, Window::Clock));
+    assert_eq!(keyed(&rates.limits[0]), "credential path.hotel");
+    assert_eq!(keyed(&rates.limits[1]), "path.hotel header.x-property-id query.room");
+    let adaptive: Vec<Option<Adaptive>> = rates.limits.iter().map(|limit| limit.adaptive).collect();
+    let tuned = Adaptive { cut: 0.5, floor: 0.2, recover: 0.05 };
+    assert_eq!(adaptive, [None, None, Some(Adaptive::default()), Some(tuned), None]);
+}
+
+#[test]
+fn every_kind_of_limit_is_shown() {
+    insta::assert_snapshot!(check::summary(&fixture("valid/full").unwrap()));
+}
+
+#[test]
 fn policies_are_inherited_key_by_key() {
     let config = fixture("valid/full").unwrap();
     let (channel, endpoint) = (&config.channels[0], &config.channels[0].endpoints[0]);
     assert_eq!(config.channels[1].policy.max_wait, Duration::from_secs(7));
     assert_eq!(channel.policy.max_wait, Duration::from_secs(8));
+    let queues = [&config.channels[1].policy, &channel.policy, &endpoint.policy].map(|policy| policy.max_queue.get());
+    assert_eq!(queues, [700, 800, 120]);
     assert_eq!(channel.policy.retry.attempts.get(), 5);
     assert_eq!(channel.policy.retry.max_retry_after, Duration::from_secs(60));
     assert_eq!(endpoint.policy.max_wait, Duration::from_secs(120));
@@ -116,6 +150,9 @@ fn what_is_left_out_has_the_documented_default() {
     assert_eq!(config.ca.dir, Path::new("./ca"));
     let retry = config.channels[0].policy.retry;
     assert_eq!((retry.attempts.get(), retry.replay_body), (4, 1_048_576));
+    assert_eq!(config.channels[0].policy.max_queue.get(), 10_000);
+    assert_eq!((config.priority.header.as_str(), config.priority.ageing.as_secs()), ("x-pacer-priority", 30));
+    assert_eq!(config.channels[0].limits[0].key, [KeyPart::Credential]);
     assert_eq!(retry.max_pause, Duration::from_secs(3_600));
     let LimitKind::TokenBucket { capacity, start, .. } = config.channels[0].limits[0].kind else { panic!() };
     assert_eq!((capacity.get(), start), (1, Start::Full));
@@ -199,7 +236,9 @@ fn an_explanation_says_what_was_passed_over_and_why() {
     ];
     assert!(!text[0].contains("hidden") && !text[0].contains("aG90") && !text[0].contains("hotel:"));
     insta::assert_snapshot!(text.join("\n----\n\n"));
-    assert!(explain::Request::new(http::Method::GET, &"/path".parse().unwrap(), &[]).is_err());
+    for address in ["/path", "http://a:99999/path", "http://a:0/path"] {
+        assert!(explain::Request::new(http::Method::GET, &address.parse().unwrap(), &[]).is_err(), "{address}");
+    }
     assert!(explain::Request::new(http::Method::GET, &"http://a".parse().unwrap(), &["secret".to_owned()]).is_err());
 }
 
@@ -214,6 +253,26 @@ fn a_channel_that_is_not_intercepted_is_shown_as_such() {
         assert!(text.contains("not intercepted: each tunnel takes one slot"), "{text}");
     }
     assert!(explained.contains("takes       1 from ota/*: rate 2/s") && !explained.contains("403"), "{explained}");
+}
+
+#[test]
+fn an_explanation_says_what_tells_buckets_apart() {
+    let config = fixture("valid/full").unwrap();
+    let explain = |url: &str, headers: &[&str]| {
+        let headers: Vec<String> = headers.iter().map(|header| (*header).to_owned()).collect();
+        let request = explain::Request::new(http::Method::GET, &url.parse().unwrap(), &headers).unwrap();
+        explain::explanation(&config, &request)
+    };
+    let text = [
+        explain(
+            "https://six.example/hotels/4711/rates?room=hidden",
+            &["Authorization: EAN APIKey=hidden,Signature=x", "X-Class: batch"],
+        ),
+        explain("https://six.example/token", &[]),
+    ]
+    .join("\n----\n\n");
+    assert!(!text.contains("hidden"));
+    insta::assert_snapshot!(text);
 }
 
 /// Exit codes: 0 fine, 2 a mistake in the configuration.

@@ -1,10 +1,12 @@
-//! The scripts in Redis do exactly what the arithmetic in Rust does: random claims, pauses, losses and clock steps, answer
-//! by answer. Time is injected into the scripts here, and only here.
+//! The scripts in Redis do exactly what the arithmetic in Rust does: random claims of every kind of limit, pauses, losses,
+//! outages, reloads and clock steps, answer by answer. Time is injected into the scripts here, and only here.
 
 use std::collections::BTreeMap;
 
 use fred::prelude::{Builder, Client, ClientLike, Config, KeysInterface, LuaInterface};
-use ota_pacer::limiter::bucket::{self, Ask, BucketState, LimitSpec, LineState, MOST_POINTS, Queue};
+use ota_pacer::limiter::bucket::{
+    self, AdaptiveSpec, Ask, BucketState, LimitSpec, LineState, MOST_POINTS, Outage, Queue,
+};
 use proptest::{
     prelude::*,
     strategy::ValueTree,
@@ -24,127 +26,169 @@ async fn claims_and_pauses_are_those_of_the_model() {
     for number in 0..steps {
         let step = strategy.new_tree(&mut runner).unwrap().current();
         let expected = model.apply(&step);
-        let actual = scripts.apply(&step, model.now).await;
+        let actual = scripts.apply(&step, model.now, model.outage).await;
         assert_eq!(actual, expected, "step {number} at {}: {step:?}", model.now);
     }
-    assert!(model.granted > steps / 10, "the steps were no test: {} slots", model.granted);
+    assert!(model.granted > steps / 20, "the steps were no test: {} slots", model.granted);
 }
 
 #[derive(Debug, Clone)]
 enum Step {
-    Claim {
-        after: f64,
-        instance: usize,
-        group: usize,
-        cost: f64,
-        ages: Vec<f64>,
-        extra: usize,
-        slow: bool,
-        witness: f64,
-    },
-    Pause {
-        after: f64,
-        bucket: usize,
-        wait: f64,
-        slow: bool,
-    },
-    Lose {
-        bucket: usize,
-    },
+    Claim(ClaimStep),
+    Pause { after: f64, bucket: usize, wait: f64, slow: bool },
+    Lose { bucket: usize },
+    Outage { after: f64, length: f64 },
+}
+
+#[derive(Debug, Clone)]
+struct ClaimStep {
+    after: f64,
+    lane: usize,
+    group: usize,
+    cost: f64,
+    ages: Vec<f64>,
+    extra: usize,
+    held: usize,
+    is_registered: bool,
+    slow: bool,
+    witness: f64,
+    witness_age: f64,
+    knows_outage: bool,
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let after = prop_oneof![
-        8 => 0.0..50_000.0,
-        4 => 0.0..2e6,
-        1 => Just(0.0),
-        1 => -3.6e9..3.6e9,
-    ]
-    .prop_map(f64::floor);
-    let ages = proptest::collection::vec((0.0..3e6).prop_map(f64::floor), 1..=MOST_POINTS);
-    let witness = prop_oneof![3 => Just(0.0), 1 => 0.0..2e6];
+    let after = prop_oneof![8 => 0.0..50_000.0, 4 => 0.0..2e6, 1 => Just(0.0), 1 => -3.6e9..3.6e9].prop_map(f64::floor);
+    let ages = proptest::collection::vec((-1e6..3e6).prop_map(f64::floor), 0..=MOST_POINTS);
+    let witness = prop_oneof![3 => Just(0.0), 1 => 0.0..30.0, 1 => 0.0..2e6].prop_map(f64::floor);
+    let who = (0..3_usize, 0..GROUPS.len(), prop_oneof![Just(1.0), Just(2.0)], 0..200_usize);
+    let flags = (any::<bool>(), prop_oneof![9 => Just(false), 1 => Just(true)], any::<bool>());
+    let claim = (after.clone(), who, ages, 0..4_usize, flags, witness, (0.0..3e6).prop_map(f64::floor)).prop_map(
+        |(
+            after,
+            (lane, group, cost, extra),
+            mut ages,
+            held,
+            (is_registered, slow, knows_outage),
+            witness,
+            witness_age,
+        )| {
+            ages.sort_by(|a, b| b.total_cmp(a));
+            let extra = if ages.len() == MOST_POINTS { extra } else { 0 };
+            Step::Claim(ClaimStep {
+                after,
+                lane,
+                group,
+                cost,
+                ages,
+                extra,
+                held,
+                is_registered,
+                slow,
+                witness,
+                witness_age,
+                knows_outage,
+            })
+        },
+    );
     prop_oneof![
-        40 => (after.clone(), 0..3_usize, 0..3_usize, prop_oneof![Just(1.0), Just(2.0)], ages, 0..200_usize, any::<bool>(), witness)
-            .prop_map(|(after, instance, group, cost, mut ages, extra, slow, witness)| {
-                ages.sort_by(|a, b| b.total_cmp(a));
-                let extra = if ages.len() == MOST_POINTS { extra } else { 0 };
-                Step::Claim { after, instance, group, cost, ages, extra, slow, witness }
-            }),
-        2 => (after, 0..2_usize, (0.0..3e6).prop_map(f64::floor), any::<bool>())
+        60 => claim,
+        3 => (after.clone(), 0..BUCKETS, (0.0..3e6).prop_map(f64::floor), any::<bool>())
             .prop_map(|(after, bucket, wait, slow)| Step::Pause { after, bucket, wait, slow }),
-        1 => (0..2_usize).prop_map(|bucket| Step::Lose { bucket }),
+        1 => (0..BUCKETS).prop_map(|bucket| Step::Lose { bucket }),
+        1 => (after, (0.0..20e6).prop_map(f64::floor)).prop_map(|(after, length)| Step::Outage { after, length }),
     ]
 }
 
 /// The limits of a bucket; `slow` is what a reload made of them.
 fn limits(bucket: usize, slow: bool) -> Vec<LimitSpec> {
     let factor = if slow { 2.5 } else { 1.0 };
-    let limit = |interval: f64, capacity: f64, starts_full: bool| LimitSpec {
+    let token = |interval: f64, capacity: f64, starts_full: bool, adaptive| LimitSpec::Bucket {
         interval: interval * factor,
         capacity,
         starts_full,
+        adaptive,
     };
+    let adaptive = Some(AdaptiveSpec { cut: 0.5, floor: 0.125, recover: 0.0625 });
+    let window = |count, per, margin, is_clock| LimitSpec::Window { count, per, margin, is_clock };
     match bucket {
-        0 => vec![limit(50_000.0, 40.0, true)],
-        _ => vec![limit(333_333.5, 3.0, true), limit(1_000.25, 200.0, false)],
+        0 => vec![token(50_000.0, if slow { 20.0 } else { 40.0 }, true, None)],
+        1 => vec![token(333_333.5, 3.0, true, adaptive), token(1_000.25, 200.0, false, None)],
+        2 => vec![window(7.0, 1e6, 5_000.0, false), window(40.0, 60e6, 500_000.0, true)],
+        3 => vec![window(600.0, 10e6, 50_000.0, false), token(2_000.0, 100.0, true, adaptive)],
+        _ => vec![LimitSpec::Concurrent { most: 5.0 }, token(20_000.0, 10.0, true, None)],
     }
 }
 
-/// The buckets of a group.
-fn buckets(group: usize) -> Vec<usize> {
-    [vec![0], vec![1], vec![0, 1]][group].clone()
-}
-
-const KEYS: [&str; 2] = ["bkt:{test}", "bkt:{test}:endpoint"];
+const BUCKETS: usize = 5;
+/// The buckets of each group.
+const GROUPS: [&[usize]; 7] = [&[0], &[1], &[0, 1], &[2], &[3], &[4], &[0, 2, 4]];
 const HORIZON: f64 = 200_000.0;
 const LEAD: f64 = 100_000.0;
 const RTT: f64 = 1_000.0;
+const INSTANCES: f64 = 3.0;
+
+fn key(bucket: usize) -> String {
+    format!("bkt:{{test}}:{bucket}")
+}
 
 #[derive(Default)]
 struct Model {
     now: f64,
-    buckets: [BucketState; 2],
+    outage: Option<Outage>,
+    buckets: [BucketState; BUCKETS],
     lines: BTreeMap<usize, LineState>,
     granted: usize,
 }
 
 impl Model {
     fn apply(&mut self, step: &Step) -> Vec<i64> {
+        let ceil = |micros: f64| micros.ceil() as i64;
         match step {
-            Step::Claim { after, instance, group, cost, ages, extra, slow, witness } => {
-                self.now += after;
-                let taken = buckets(*group);
-                let limits: Vec<_> = taken.iter().map(|bucket| limits(*bucket, *slow)).collect();
-                let witness = vec![*witness; limits.iter().map(Vec::len).sum()];
+            Step::Claim(step) => {
+                self.now += step.after;
+                let taken = GROUPS[step.group];
+                let limits: Vec<_> = taken.iter().map(|bucket| limits(*bucket, step.slow)).collect();
+                let witness = vec![step.witness; limits.iter().map(Vec::len).sum()];
                 let ask = Ask {
-                    instance: &instance.to_string(),
-                    cost: *cost,
-                    queue: Queue::new(ages.len() + extra, ages.iter().map(|age| self.now - age).collect()),
+                    lane: &step.lane.to_string(),
+                    cost: step.cost,
+                    queue: Queue::new(
+                        step.ages.len() + step.extra,
+                        step.ages.iter().map(|age| self.now - age).collect(),
+                    ),
+                    held: step.held,
+                    is_registered: step.is_registered,
                     horizon: HORIZON,
                     lead: LEAD,
                     rtt: RTT,
                     witness: &witness,
+                    witness_age: step.witness_age,
+                    outage: self.outage.filter(|_| step.knows_outage),
                 };
                 let mut states: Vec<_> = taken.iter().map(|bucket| self.buckets[*bucket].clone()).collect();
                 let mut pairs: Vec<_> = states.iter_mut().zip(limits.iter().map(Vec::as_slice)).collect();
-                let answer = bucket::claim(&mut pairs, self.lines.entry(*group).or_default(), &ask, self.now);
-                for (bucket, state) in taken.into_iter().zip(states) {
-                    self.buckets[bucket] = state;
+                let answer = bucket::claim(&mut pairs, self.lines.entry(step.group).or_default(), &ask, self.now);
+                for (bucket, state) in taken.iter().zip(states) {
+                    self.buckets[*bucket] = state;
                 }
                 self.granted += answer.slots.len();
-                let ceil = |micros: &f64| micros.ceil() as i64;
-                let mut reply = vec![ceil(&answer.next), ceil(&answer.pause), answer.others as i64];
-                reply.extend(answer.debts.iter().map(ceil));
-                reply.extend(answer.slots.iter().map(ceil));
+                let mut reply = vec![ceil(answer.next), ceil(answer.pause), answer.others as i64];
+                reply.extend(answer.levels.iter().flat_map(|level| [ceil(level.level), ceil(level.more)]));
+                reply.extend(answer.slots.iter().map(|slot| ceil(*slot)));
                 reply
             }
             Step::Pause { after, bucket, wait, slow } => {
                 self.now += after;
                 let left = bucket::pause(&mut self.buckets[*bucket], &limits(*bucket, *slow), *wait, self.now);
-                vec![left.ceil() as i64]
+                vec![ceil(left)]
             }
             Step::Lose { bucket } => {
                 self.buckets[*bucket] = BucketState::default();
+                Vec::new()
+            }
+            Step::Outage { after, length } => {
+                self.now += after;
+                self.outage = Some(Outage { at: self.now, length: *length, instances: INSTANCES });
                 Vec::new()
             }
         }
@@ -166,48 +210,79 @@ impl Scripts {
         Self { client, claim, pause }
     }
 
-    async fn apply(&self, step: &Step, now: f64) -> Vec<i64> {
+    async fn apply(&self, step: &Step, now: f64, outage: Option<Outage>) -> Vec<i64> {
         let _: () = self.client.set("now", format!("{now:.0}"), None, None, false).await.unwrap();
         match step {
-            Step::Claim { instance, group, cost, ages, extra, slow, witness, .. } => {
-                let taken = buckets(*group);
-                let mut keys: Vec<String> = taken.iter().map(|bucket| KEYS[*bucket].to_owned()).collect();
-                keys.push(format!("bkt:{{test}}:{group}:line"));
-                let mut args = vec![HORIZON.to_string(), LEAD.to_string(), RTT.to_string(), instance.to_string()];
-                args.extend([cost.to_string(), (ages.len() + extra).to_string(), ages.len().to_string()]);
-                args.extend(ages.iter().map(f64::to_string));
-                for bucket in taken {
-                    let limits = limits(bucket, *slow);
-                    args.push(limits.len().to_string());
-                    for limit in limits {
-                        args.extend([limit.interval.to_string(), limit.capacity.to_string()]);
-                        args.extend([u8::from(limit.starts_full).to_string(), witness.to_string()]);
-                    }
-                }
+            Step::Claim(step) => {
+                let (keys, args) = arguments(step, outage);
                 self.client.evalsha(self.claim.as_str(), keys, args).await.unwrap()
             }
             Step::Pause { bucket, wait, slow, .. } => {
-                let mut args = vec![wait.to_string(), "bkt:pauses".to_owned()];
-                args.extend(
-                    limits(*bucket, *slow)
-                        .iter()
-                        .flat_map(|limit| [limit.interval, limit.capacity].map(|n| n.to_string())),
-                );
-                let left: i64 = self.client.evalsha(self.pause.as_str(), KEYS[*bucket], args).await.unwrap();
+                let mut args = vec![wait.to_string(), "bkt:notices".to_owned()];
+                for limit in limits(*bucket, *slow) {
+                    match limit {
+                        LimitSpec::Bucket { interval, capacity, adaptive, .. } => {
+                            let (cut, floor) = adaptive.map_or((0.0, 0.0), |adaptive| (adaptive.cut, adaptive.floor));
+                            args.push("b".to_owned());
+                            args.extend([interval, capacity, cut, floor].map(|number| number.to_string()));
+                        }
+                        _ => args.push("-".to_owned()),
+                    }
+                }
+                let left: i64 = self.client.evalsha(self.pause.as_str(), key(*bucket), args).await.unwrap();
                 vec![left]
             }
             Step::Lose { bucket } => {
-                let _: i64 = self.client.del(KEYS[*bucket]).await.unwrap();
+                let _: i64 = self.client.del(vec![key(*bucket), format!("{}:leases", key(*bucket))]).await.unwrap();
                 Vec::new()
             }
+            Step::Outage { .. } => Vec::new(),
         }
     }
+}
+
+/// What the limiter sends for such a claim.
+fn arguments(step: &ClaimStep, outage: Option<Outage>) -> (Vec<String>, Vec<String>) {
+    let mut keys = Vec::new();
+    let outage = outage.filter(|_| step.knows_outage).unwrap_or(Outage { at: 0.0, length: 0.0, instances: 0.0 });
+    let mut args = vec![HORIZON.to_string(), LEAD.to_string(), RTT.to_string(), step.lane.to_string()];
+    args.extend(["bkt:notices".to_owned(), step.witness_age.to_string()]);
+    args.extend([outage.at, outage.length, outage.instances, step.cost].map(|number| number.to_string()));
+    args.extend([step.held.to_string(), u8::from(step.is_registered).to_string()]);
+    args.extend([(step.ages.len() + step.extra).to_string(), step.ages.len().to_string()]);
+    args.extend(step.ages.iter().map(f64::to_string));
+    for bucket in GROUPS[step.group] {
+        let limits = limits(*bucket, step.slow);
+        keys.push(key(*bucket));
+        args.push(limits.len().to_string());
+        for limit in limits {
+            let (kind, numbers) = match limit {
+                LimitSpec::Bucket { interval, capacity, starts_full, adaptive } => {
+                    let recover = adaptive.map_or(0.0, |adaptive| adaptive.recover);
+                    ("b", vec![interval, capacity, f64::from(u8::from(starts_full)), step.witness, recover])
+                }
+                LimitSpec::Window { count, per, margin, is_clock } => {
+                    ("w", vec![count, per, margin, f64::from(u8::from(is_clock)), step.witness])
+                }
+                LimitSpec::Concurrent { most } => {
+                    keys.push(format!("{}:leases", key(*bucket)));
+                    ("c", vec![most])
+                }
+            };
+            args.push(kind.to_owned());
+            args.extend(numbers.iter().map(f64::to_string));
+        }
+    }
+    keys.push(format!("bkt:{{test}}:{}:line", step.group));
+    (keys, args)
 }
 
 /// The script with the time of the test in place of Redis's, and keys that do not expire on the machine's.
 fn on_test_time(script: &str) -> String {
     let injected = script.replace("redis.call('TIME')", "{ 0, redis.call('GET', 'now') }");
-    let lasting = injected.replace("local KEEP = 600000 ", "local KEEP = 1e12 ");
+    let lasting = injected
+        .replace("local KEEP = 600000 ", "local KEEP = 1e12 ")
+        .replace("redis.call('PEXPIRE', bucket.leases, 2 * LEASE / 1000)", "redis.call('PERSIST', bucket.leases)");
     assert!(injected != script && lasting != injected, "time is injected");
     lasting
 }

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::proxy_rig::{Origin, Reply, Rig, field, ok, status};
+use tokio::net::TcpListener;
+
+use super::proxy_rig::{Origin, Reply, Rig, Wire, field, ok, status};
 
 fn throttled(fields: &str) -> Reply {
     Reply::Answer(format!("HTTP/1.1 429 Slow Down\r\nX-Ota: yes\r\n{fields}Content-Length: 4\r\n\r\nslow"))
@@ -69,6 +71,23 @@ async fn an_answer_from_the_head_alone_waits_for_the_rest_of_the_body() {
 }
 
 #[tokio::test]
+async fn a_body_that_does_not_follow_its_early_answer_leaves_nothing_open() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let rig = Rig::start().await;
+    let request = post(port, "fast", "abc").replace("Connection: close\r\n", "");
+    let mut client = rig.connect().await;
+    client.send(&request[..request.len() - 3]).await;
+    let mut origin = Wire::new(listener.accept().await.unwrap().0);
+    origin.head().await;
+    origin.send("HTTP/1.1 429 Slow Down\r\nRetry-After: 0\r\nContent-Length: 4\r\n\r\nslow").await;
+    assert_eq!(status(&client.head().await), 429, "without its body it cannot be sent again");
+    client.send("abc").await;
+    assert_eq!(client.rest().await, "slow");
+    assert_eq!(origin.rest().await, "");
+}
+
+#[tokio::test]
 async fn the_last_throttle_answer_is_passed_on_as_it_came() {
     let origin = Origin::start((0..9).map(|_| throttled("Retry-After: 0\r\n"))).await;
     let rig = Rig::with("annotate: false\ndefaults: { retry: { attempts: 3 } }").await;
@@ -119,6 +138,15 @@ async fn a_long_pause_is_passed_on_at_once_and_holds_for_everybody() {
 }
 
 #[tokio::test]
+async fn a_cap_on_pauses_does_not_hide_how_long_the_ota_asked_for() {
+    let origin = Origin::start([throttled("Retry-After: 600\r\n")]).await;
+    let rig = Rig::with("defaults: { retry: { max_pause: 100ms } }").await;
+    let answer = rig.ask(get(origin.port, "fast")).await;
+    assert_eq!((status(&answer), field(&answer, "x-ota")), (429, Some("yes")), "{answer}");
+    assert_eq!(origin.seen().len(), 1);
+}
+
+#[tokio::test]
 async fn an_own_refusal_names_its_source() {
     let origin = Origin::start([]).await;
     let rig = Rig::with("defaults: { max_wait: 100ms }").await;
@@ -163,11 +191,43 @@ async fn a_get_that_meets_a_closing_connection_is_sent_once_more() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_seen_to_break_off() {
-    let origin = Origin::start([Reply::Last("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf".to_owned())]).await;
+async fn only_a_lost_connection_is_a_reason_to_ask_twice() {
+    let garbage = Reply::Last("SSH-2.0-OpenSSH_9\r\n".to_owned());
+    for (bad, expected) in [(garbage, 502), (Reply::Silence, 504)] {
+        let origin = Origin::start([ok("warm"), bad]).await;
+        let rig = Rig::with("upstream: { response_timeout: 300ms }").await;
+        rig.ask(get(origin.port, "fast")).await;
+        let answer = rig.ask(get(origin.port, "fast")).await;
+        assert_eq!((status(&answer), field(&answer, "x-pacer-attempts")), (expected, Some("1")), "{answer}");
+        assert_eq!((origin.connections(), origin.seen().len()), (1, 2));
+    }
+}
+
+#[tokio::test]
+async fn a_throttle_answer_that_breaks_off_is_one_all_the_same() {
+    let cut = "HTTP/1.1 429 Slow Down\r\nRetry-After: 0\r\nContent-Length: 100\r\n\r\nhalf";
+    let origin = Origin::start([Reply::Last(cut.to_owned()), ok("done")]).await;
     let rig = Rig::start().await;
-    let mut client = rig.connect().await;
-    client.send(get(origin.port, "fast")).await;
-    let head = client.head().await;
-    assert_eq!((status(&head), client.rest().await.as_str()), (200, "half"), "and then the end, short of 100");
+    let answer = rig.ask(post(origin.port, "fast", "abc")).await;
+    assert_eq!((status(&answer), field(&answer, "x-pacer-attempts")), (200, Some("2")), "{answer}");
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_seen_to_break_off() {
+    for (sent, expected) in [
+        ("Content-Length: 100\r\n\r\nhalf", "half"),
+        ("Content-Length: 100\r\n\r\n", ""),
+        ("Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n", "4\r\nhalf\r\n"),
+        ("Transfer-Encoding: chunked\r\n\r\nnot a length\r\n", ""),
+    ] {
+        for code in [200, 429] {
+            let origin = Origin::start([Reply::Last(format!("HTTP/1.1 {code} Code\r\n{sent}"))]).await;
+            let rig = Rig::with("defaults: { max_wait: 200ms }").await;
+            let mut client = rig.connect().await;
+            // No second slot in time: a throttle answer is held back, then passed on.
+            client.send(get(origin.port, "stuck")).await;
+            let head = client.head().await;
+            assert_eq!((status(&head), client.rest().await.as_str()), (code, expected), "and then the end, too early");
+        }
+    }
 }

@@ -1,5 +1,4 @@
 //! A proxy in this process, between raw sockets: what goes over the wire is what the tests look at.
-#![expect(clippy::unwrap_used, reason = "a test fails where its helpers do")]
 
 use std::{
     collections::VecDeque,
@@ -41,7 +40,12 @@ impl Rig {
 
     /// With more lines of configuration.
     pub(crate) async fn with(more: &str) -> Self {
-        Self::configured(&format!("{more}\n{CHANNELS}"), "").await
+        Self::with_endpoints(more, "").await
+    }
+
+    /// With more lines of configuration, and more endpoints of the channel, indented as those.
+    pub(crate) async fn with_endpoints(more: &str, endpoints: &str) -> Self {
+        Self::configured(&format!("{more}\n{CHANNELS}{endpoints}"), "").await
     }
 
     /// With channels of its own, and more settings of the CA.
@@ -180,6 +184,8 @@ pub(crate) enum Reply {
     Last(String),
     /// Reads it whole and closes without a word.
     Nothing,
+    /// Reads it whole, and never answers.
+    Silence,
 }
 
 impl Origin {
@@ -238,6 +244,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(mut client: Wire<S>, state: Ar
             Reply::Last(answer) => return client.send(answer).await,
             Reply::Early(_) => {}
             Reply::Nothing => return,
+            Reply::Silence => std::future::pending().await,
         }
     }
 }
@@ -275,6 +282,9 @@ channels:
       fast:
         match: { path: '/fast/**' }
         limits: [{ rate: 1000/s, capacity: 1000 }]
+      steady:
+        match: { path: '/steady/**' }
+        limits: [{ rate: 1/s, capacity: 1 }]
       slow:
         match: { path: '/slow/**' }
         limits: [{ rate: 20/min, capacity: 1 }]

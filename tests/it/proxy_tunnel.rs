@@ -1,5 +1,4 @@
 //! CONNECT: which tunnels open, what they say when they do not, and what may be asked inside.
-#![expect(clippy::unwrap_used, reason = "a test fails where its helpers do")]
 
 use std::{io::ErrorKind, sync::Arc};
 

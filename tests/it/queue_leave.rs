@@ -49,7 +49,10 @@ fn who_leaves_makes_way_for_who_stays() {
     wait_for("both are queued", PATIENCE, || (queue_depth(&proxy) == Some(2.0)).then_some(()));
     drop(leaving);
     assert_eq!(staying.join().expect("the client does not panic"), 200);
-    assert_eq!(ota.arrivals(PATH).len(), 2, "who left was not forwarded");
+    let arrivals = ota.arrivals(PATH);
+    assert_eq!(arrivals.len(), 2, "who left was not forwarded");
+    let waited = (arrivals[1].at_us - arrivals[0].at_us) as f64 / 1e6;
+    assert!(waited < 10.0, "who stayed waited {waited} s: for the slot of who left as well");
 }
 
 fn queue_depth(proxy: &Proxy) -> Option<f64> {

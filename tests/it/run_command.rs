@@ -1,5 +1,4 @@
 //! `ota-pacer env` and `ota-pacer run`, as a shell meets them.
-#![expect(clippy::unwrap_used, reason = "a test fails where its helpers do")]
 
 use std::{
     fs,

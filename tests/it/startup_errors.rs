@@ -53,6 +53,13 @@ fn an_unreadable_ca_is_refused() {
 }
 
 #[test]
+fn a_ca_directory_that_is_none_is_refused() {
+    let directory = directory(&config("", "limits: [{ rate: 20/s, capacity: 3 }]"));
+    fs::write(directory.path().join("ca"), "a file\n").expect("a file is written");
+    assert_refused(&start_in(&directory), 1, &["/ca`", "os error"]);
+}
+
+#[test]
 fn a_taken_port_is_refused() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("the system has a free port");
     let address = taken.local_addr().expect("a bound socket has an address").to_string();
@@ -95,6 +102,10 @@ fn assert_refused(ended: &Ended, code: i32, said: &[&str]) {
         assert!(ended.stderr.contains(text), "`{text}` is not in what it says:\n{}", ended.stderr);
     }
     assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+    if code == 1 {
+        let last = ended.stderr.trim_end().rsplit("\n\n").next().unwrap_or_default();
+        assert!(last.starts_with("hint: ") && !last.contains("os error"), "the hint comes last:\n{}", ended.stderr);
+    }
 }
 
 const PATIENCE: Duration = Duration::from_secs(30);

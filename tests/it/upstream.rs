@@ -1,5 +1,4 @@
 //! Connections to origins, seen from the origin's side of the wire.
-#![expect(clippy::unwrap_used, reason = "a test fails where its helpers do")]
 
 use std::{
     convert::Infallible,
@@ -129,7 +128,7 @@ async fn an_answer_that_is_no_http_is_told_apart() {
 #[tokio::test]
 async fn an_idle_connection_is_closed_when_its_time_is_over() {
     let site = Site::open().await;
-    let upstream = upstream(&model::Upstream { idle: Duration::from_millis(50), ..settings() });
+    let upstream = upstream(&model::Upstream { idle: Duration::from_secs(1), ..settings() });
     let (connection, mut peer) = idle_connection(&upstream, &site).await;
     drop(connection);
     peer.is_closed().await;

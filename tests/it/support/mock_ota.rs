@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{http, process::Process};
+use super::{example::example, http, process::Process};
 
 /// A running mock OTA.
 pub(crate) struct MockOta {
@@ -42,7 +42,7 @@ impl MockOta {
     #[track_caller]
     pub(crate) fn start(limits: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory is made");
-        let mut command = Command::new(program());
+        let mut command = Command::new(example("mock_ota"));
         command.arg("--exit-with-stdin").arg("--ca-file").arg(directory.path().join("ota-ca.pem"));
         command.args(limits.iter().flat_map(|limit| ["--limit", limit]));
         let mut process = Process::start("mock_ota", &mut command);
@@ -112,13 +112,4 @@ impl MockOta {
         assert_eq!(answer.status, 200, "mock OTA refuses {target}: {}", answer.body);
         serde_json::from_str(&answer.body).expect("the mock OTA answers in JSON")
     }
-}
-
-/// Cargo puts examples beside the directory of the test binaries, and names only binaries in the environment.
-fn program() -> PathBuf {
-    let test = std::env::current_exe().expect("the test knows where it is");
-    let profile = test.parent().and_then(|deps| deps.parent()).expect("tests are in `target/PROFILE/deps`");
-    let program = profile.join("examples").join("mock_ota");
-    assert!(program.exists(), "`{}` is missing\n\nhint: cargo build --example mock_ota", program.display());
-    program
 }

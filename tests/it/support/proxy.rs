@@ -125,11 +125,6 @@ impl Proxy {
         self.address
     }
 
-    /// What it has logged so far.
-    pub(crate) fn log(&self) -> &Lines {
-        self.process.stderr()
-    }
-
     pub(crate) fn config_file(&self) -> PathBuf {
         self.directory.path().join("ota-pacer.yaml")
     }
@@ -142,6 +137,31 @@ impl Proxy {
     /// The system's roots and its CA.
     pub(crate) fn bundle_file(&self) -> PathBuf {
         self.directory.path().join("ca/bundle.pem")
+    }
+
+    /// Replaces its configuration, as an operator would: by one that is whole from the first moment.
+    #[track_caller]
+    pub(crate) fn rewrite(&self, settings: &Settings) {
+        self.rewrite_text(&settings.yaml(self.directory.path()));
+    }
+
+    /// Like [`Proxy::rewrite`], with any text.
+    #[track_caller]
+    pub(crate) fn rewrite_text(&self, text: &str) {
+        let fresh = self.directory.path().join("fresh.yaml");
+        std::fs::write(&fresh, text).expect("a config is written");
+        std::fs::rename(&fresh, self.config_file()).expect("a config is replaced");
+    }
+
+    /// Sends a signal by its name, such as `HUP`.
+    #[track_caller]
+    pub(crate) fn signal(&self, signal: &str) {
+        self.process.signal(signal);
+    }
+
+    /// What it has logged so far.
+    pub(crate) fn log(&self) -> &Lines {
+        self.process.stderr()
     }
 
     #[track_caller]

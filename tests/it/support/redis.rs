@@ -14,6 +14,7 @@ use super::{clock::wait_for, process::Process};
 /// A Redis that can be killed, brought back on the same port, and stopped for a while.
 pub(crate) struct Redis {
     port: u16,
+    arguments: Vec<String>,
     directory: TempDir,
     process: Process,
 }
@@ -22,24 +23,45 @@ impl Redis {
     /// Starts an empty one.
     #[track_caller]
     pub(crate) fn start() -> Self {
+        Self::start_with(free_port(), &[])
+    }
+
+    /// Starts one on `port` with further arguments.
+    #[track_caller]
+    pub(crate) fn start_with(port: u16, arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory is made");
-        let port = free_port();
-        let process = launch(port, &directory);
-        Self { port, directory, process }
+        let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
+        let process = launch(port, &directory, &arguments);
+        Self { port, arguments, directory, process }
     }
 
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// How often it has executed a command, told by its name in lower case.
+    #[track_caller]
+    pub(crate) fn calls(&self, command: &str) -> u64 {
+        let stats = self.command("INFO commandstats");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+    }
+
+    /// How many connections listen for the pauses of the fleet.
+    #[track_caller]
+    pub(crate) fn listeners(&self) -> u64 {
+        let answer = self.command("PUBSUB NUMSUB bkt:pauses");
+        answer.lines().find_map(|line| line.strip_prefix(':')?.parse().ok()).expect("a number of listeners")
+    }
+
     /// Sends one inline command and returns what came back within a moment.
     #[track_caller]
     pub(crate) fn command(&self, line: &str) -> String {
-        let mut stream = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))).expect("redis accepts");
-        stream.write_all(format!("{line}\r\nQUIT\r\n").as_bytes()).expect("a command is sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("redis answers, then closes");
-        answer
+        ask(self.port, line)
     }
 
     /// Ends it at once; what it held is lost.
@@ -51,7 +73,7 @@ impl Redis {
     #[track_caller]
     pub(crate) fn restart(&mut self) {
         self.process.kill();
-        self.process = launch(self.port, &self.directory);
+        self.process = launch(self.port, &self.directory, &self.arguments);
     }
 
     /// Stops it answering while its connections stay open.
@@ -67,14 +89,24 @@ impl Redis {
     }
 }
 
+/// Sends one inline command to the server on `port` and returns what came back within a moment.
 #[track_caller]
-fn launch(port: u16, directory: &TempDir) -> Process {
+pub(crate) fn ask(port: u16, line: &str) -> String {
+    let mut stream = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).expect("redis accepts");
+    stream.write_all(format!("{line}\r\nQUIT\r\n").as_bytes()).expect("a command is sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("redis answers, then closes");
+    answer
+}
+
+#[track_caller]
+fn launch(port: u16, directory: &TempDir, further: &[String]) -> Process {
     let found = Command::new("redis-server").arg("--version").output();
     assert!(found.is_ok(), "`redis-server` is not installed\n\nhint: apt-get install redis-server");
     let port_text = port.to_string();
     let arguments = ["--bind", "127.0.0.1", "--port", &port_text, "--save", "", "--appendonly", "no"];
     let mut command = Command::new("redis-server");
-    command.args(arguments).arg("--dir").arg(directory.path());
+    command.args(arguments).arg("--dir").arg(directory.path()).args(further);
     let mut process = Process::start("redis-server", &mut command);
     wait_for("redis-server answers PING", PATIENCE, || {
         assert!(process.is_running(), "redis-server ended: {}", process.stdout().text());

@@ -1,0 +1,222 @@
+//! Whatever goes wrong with Redis, nothing is sent from a claim whose outcome is unknown, nothing goes above the limit, and
+//! the fleet comes back by itself.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use crate::support::{
+    clock::wait_for,
+    cutter::Cutter,
+    limiter::{CAPACITY, Instance, RATE, Traffic, slot},
+    redis::{Redis, free_port},
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_get_lost_are_spent_and_never_asked_for_again() {
+    let redis = Redis::start();
+    let cutter = Cutter::start(redis.port());
+    let instance = Instance::on(&cutter.url()).await;
+    let traffic = Traffic::start((0..3).map(|user| instance.lane(&user.to_string())));
+    wait_for("the buckets are spent", PATIENCE, || (traffic.count() > 60).then_some(()));
+    cutter.cut_every(40);
+    let cut = traffic.count();
+    wait_for("connections break under way", PATIENCE, || (traffic.count() > cut + 300).then_some(()));
+    cutter.cut_every(0);
+    wait_for("it is back", PATIENCE, || instance.is_on_redis().then_some(()));
+    // Three buckets: what one instance sends, all told, stays within three times the limit.
+    traffic.assert_within(3.0 * RATE, 3.0 * (f64::from(CAPACITY) + TRANSITION));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_whose_answer_is_lost_is_executed_once() {
+    let redis = Redis::start();
+    let cutter = Cutter::start(redis.port());
+    let instance = Instance::on(&cutter.url()).await;
+    let lane = instance.lane("user");
+    slot(&lane).await.unwrap();
+    let before = redis.calls("evalsha") + redis.calls("eval");
+    // The pause is executed, its answer lost with the connection. The caller learns that nothing is known, once.
+    cutter.cut_every(1);
+    timeout(PATIENCE, lane.pause(Duration::from_millis(10))).await.expect("a bounded time");
+    cutter.cut_every(0);
+    wait_for("it connects again", PATIENCE, || (redis.listeners() == 1).then_some(()));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let executed = redis.calls("evalsha") + redis.calls("eval") - before;
+    assert_eq!(executed, 1, "a replay would have been a second execution");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_redis_is_replaced_by_the_share_and_taken_back() {
+    let redis = Redis::start();
+    assert_survives(&redis, Redis::pause, Redis::resume).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_are_swallowed_are_an_outage_that_ends() {
+    let redis = Redis::start();
+    let cutter = Cutter::start(redis.port());
+    let instance = Instance::on(&cutter.url()).await;
+    survive(&redis, &instance, |_| cutter.silence(true), |_| cutter.silence(false)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_come_too_late_are_an_outage_that_ends() {
+    let redis = Redis::start();
+    let cutter = Cutter::start(redis.port());
+    let instance = Instance::on(&cutter.url()).await;
+    survive(&redis, &instance, |_| cutter.delay(Duration::from_millis(400)), |_| cutter.delay(Duration::ZERO)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_takes_no_writes_is_not_taken_for_an_answer() {
+    let redis = Redis::start();
+    let nowhere = format!("REPLICAOF 127.0.0.1 {}", free_port());
+    let make_replica = |redis: &Redis| drop(redis.command(&nowhere));
+    assert_survives(&redis, make_replica, |redis| drop(redis.command("REPLICAOF NO ONE"))).await;
+}
+
+/// A script that has written may go on writing, so a claim may succeed; what counts is that it is never more than allowed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_memory_allows_nothing_more() {
+    let redis = Redis::start();
+    let instance = Instance::on(&redis.url()).await;
+    let traffic = Traffic::start([instance.lane("user"), instance.lane("user")]);
+    wait_for("the bucket is spent", PATIENCE, || (traffic.count() > 30).then_some(()));
+    redis.command("CONFIG SET maxmemory 1");
+    let full = traffic.count();
+    wait_for("requests go on", PATIENCE, || (traffic.count() > full + 30).then_some(()));
+    redis.command("CONFIG SET maxmemory 0");
+    wait_for("redis decides", PATIENCE, || instance.is_on_redis().then_some(()));
+    let free = traffic.count();
+    wait_for("requests go on", PATIENCE, || (traffic.count() > free + 50).then_some(()));
+    traffic.assert_within(RATE, f64::from(CAPACITY) + TRANSITION);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_is_busy_with_a_script_is_not_taken_for_an_answer() {
+    let redis = Redis::start_with(free_port(), &["--busy-reply-threshold", "100"]);
+    let port = redis.port();
+    let spin = move |_: &Redis| {
+        std::thread::spawn(move || crate::support::redis::ask(port, "EVAL \"while true do end\" 0"));
+    };
+    assert_survives(&redis, spin, |redis| drop(redis.command("SCRIPT KILL"))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_that_changes_is_not_taken_for_an_answer() {
+    let redis = Redis::start();
+    let lock = |redis: &Redis| {
+        redis.command("CONFIG SET requirepass secret");
+        redis.command("AUTH secret\r\nCLIENT KILL TYPE normal SKIPME yes");
+    };
+    assert_survives(&redis, lock, |redis| drop(redis.command("AUTH secret\r\nCONFIG SET requirepass \"\""))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_instance_notices_an_outage_and_its_end() {
+    let mut redis = Redis::start();
+    let instance = Instance::on(&redis.url()).await;
+    redis.kill();
+    wait_for("the outage is noticed", PATIENCE, || (!instance.is_on_redis()).then_some(()));
+    redis.restart();
+    wait_for("it is back", PATIENCE, || instance.is_on_redis().then_some(()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_starts_while_the_fleet_returns_waits_with_it() {
+    let redis = Redis::start();
+    redis.command("SET bkt:rejoin '1000000 1000000' PX 3000");
+    let instance = Instance::on(&redis.url()).await;
+    assert!(!instance.is_on_redis());
+    wait_for("it returns", PATIENCE, || instance.is_on_redis().then_some(()));
+    assert!(!redis.command("EXISTS bkt:rejoin").contains(":1"), "not before the fleet");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forgotten_scripts_cost_one_trip_more() {
+    let redis = Redis::start();
+    let instance = Instance::on(&redis.url()).await;
+    let lane = instance.lane_of("brisk", "user");
+    slot(&lane).await.unwrap();
+    let (asked, sent) = (redis.calls("evalsha"), redis.calls("eval"));
+    const ROUNDS: u64 = 20;
+    for _ in 0..ROUNDS {
+        redis.command("SCRIPT FLUSH");
+        slot(&lane).await.unwrap();
+    }
+    assert!(redis.calls("evalsha") - asked <= ROUNDS && redis.calls("eval") - sent <= ROUNDS);
+    assert!(instance.is_on_redis());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_credentials_leave_nothing_that_does_not_expire() {
+    let redis = Redis::start();
+    let instance = Instance::on(&redis.url()).await;
+    let mut asking = tokio::task::JoinSet::new();
+    for user in 0..10_000 {
+        let lane = instance.lane(&user.to_string());
+        asking.spawn(async move { slot(&lane).await.is_ok() });
+        if asking.len() >= 200 {
+            asking.join_next().await;
+        }
+    }
+    while asking.join_next().await.is_some() {}
+    wait_for("nothing is held for ever", PATIENCE, || {
+        let keyspace = redis.command("INFO keyspace");
+        let field = |name: &str| -> Option<u64> {
+            keyspace.split_once(name)?.1.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        };
+        let (keys, expiring) = (field("keys=")?, field("expires=")?);
+        assert_eq!(keys, expiring, "keys without an end");
+        (keys >= 5_000).then_some(())
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_while_redis_hangs_leaves_nothing_behind() {
+    let redis = Redis::start();
+    let instance = Instance::on(&redis.url()).await;
+    let lane = instance.lane("user");
+    slot(&lane).await.unwrap();
+    redis.pause();
+    for _ in 0..1_000 {
+        assert!(timeout(Duration::from_millis(1), slot(&lane)).await.is_err() || !instance.is_on_redis());
+    }
+    redis.resume();
+    wait_for("it is back", PATIENCE, || instance.is_on_redis().then_some(()));
+    let status = instance.limiter.status();
+    assert!(status.iter().all(|line| line.waiting == 0), "{status:?}");
+    timeout(PATIENCE, slot(&lane)).await.expect("nobody is ahead").unwrap();
+}
+
+/// Runs traffic through an outage of `redis` from `lose` to `bring_back`.
+async fn assert_survives(redis: &Redis, lose: impl Fn(&Redis), bring_back: impl Fn(&Redis)) {
+    let instance = Instance::on(&redis.url()).await;
+    survive(redis, &instance, lose, bring_back).await;
+}
+
+async fn survive(redis: &Redis, instance: &Instance, lose: impl Fn(&Redis), bring_back: impl Fn(&Redis)) {
+    assert!(instance.is_on_redis());
+    let traffic = Traffic::start([instance.lane("user"), instance.lane("user")]);
+    wait_for("the bucket is spent", PATIENCE, || (traffic.count() > 30).then_some(()));
+    lose(redis);
+    wait_for("the outage is noticed", PATIENCE, || (!instance.is_on_redis()).then_some(()));
+    let (lost, sent) = (Instant::now(), traffic.count());
+    wait_for("requests go on at the share", PATIENCE, || (traffic.count() > sent + 10).then_some(()));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!instance.is_on_redis(), "it came back too soon");
+    let (now, alone) = (Instant::now(), traffic.between(lost, Instant::now()) as f64);
+    let allowed = RATE / 5.0 * (now - lost).as_secs_f64() + TRANSITION;
+    assert!(alone <= allowed, "{alone} in {:?} alone, {allowed} allowed", now - lost);
+    bring_back(redis);
+    wait_for("it is back", PATIENCE, || instance.is_on_redis().then_some(()));
+    let back = traffic.count();
+    wait_for("requests go on", PATIENCE, || (traffic.count() > back + 50).then_some(()));
+    wait_for("it hears of pauses", PATIENCE, || (redis.listeners() == 1).then_some(()));
+    traffic.assert_within(RATE, f64::from(CAPACITY) + TRANSITION);
+}
+
+/// How many requests more may come around a loss: the burst of 1 when alone, and those under way.
+const TRANSITION: f64 = 4.0;
+const PATIENCE: Duration = Duration::from_secs(30);
