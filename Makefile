@@ -7,7 +7,7 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 NODE   := $(TARGET)/tools/node_modules/node/bin/node
 
-.PHONY: run test lint demo bench tools redis requests
+.PHONY: run test lint demo bench tools redis requests java
 
 run:
 	cargo run --locked -- serve --config config/ota-pacer.yaml
@@ -33,10 +33,13 @@ bench:
 	cargo build --locked --release --bins --example bare_proxy --example mock_ota
 	cargo bench --locked --bench proxy
 
-tools: redis requests $(NODE)
+tools: redis requests java $(NODE)
 
 redis:
 	@command -v redis-server >/dev/null || .ci/install redis-server
+
+java:
+	@command -v keytool >/dev/null && command -v javac >/dev/null || .ci/install default-jdk-headless
 
 requests:
 	@python3 -c 'import requests' 2>/dev/null || python3 -m pip install --quiet requests \

@@ -52,7 +52,7 @@ impl Env {
         };
         let proxy = proxy_of(&config, self.proxy)?;
         // First the files, then the paths: some clients fail hard on a missing one.
-        let authority = Authority::open(&config.ca.dir)?;
+        let authority = Authority::open(&config.ca)?;
         let mut variables = environment::variables(&proxy, &authority);
         environment::merge(&mut variables, |name| std::env::var(name).ok());
         let text: String = variables.iter().map(|(name, value)| self.shell.export(name, value)).collect();

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod ca;
 pub mod check;
 mod env;
 pub mod explain;
@@ -33,6 +34,7 @@ enum Command {
     Explain(explain::Explain),
     Env(env::Env),
     Run(run::Run),
+    Ca(ca::Ca),
     Schema(schema::Schema),
 }
 
@@ -58,6 +60,7 @@ impl Cli {
             Command::Explain(explain) => explain.run(),
             Command::Env(env) => env.run(),
             Command::Run(run) => run.run(),
+            Command::Ca(ca) => ca.run(),
             Command::Schema(schema) => schema.run(),
         }
     }
