@@ -16,6 +16,7 @@ use super::{
     CaError, MintError, bundle,
     certificate::{self, Validity},
     files::{self, Readers},
+    settings,
 };
 use crate::config::host::Host;
 
@@ -70,6 +71,7 @@ impl Authority {
         let authority = Self::load(certificate_path, &key_path, dir.join("bundle.pem"), key, &certificates, now)?;
         bundle::refresh(&authority.bundle_path, &certificates)
             .map_err(|source| CaError::Write { path: authority.bundle_path.clone(), source })?;
+        settings::refresh(&dir).map_err(|source| CaError::Write { path: dir, source })?;
         Ok(authority)
     }
 

@@ -1,8 +1,11 @@
 //! The environment that sends a client through the proxy and makes it trust our leaves.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::Path,
+};
 
-use super::Authority;
+use super::{Authority, settings};
 
 /// Where clients on this machine reach a socket that listens on `listen`: an unspecified address accepts from
 /// everywhere but is no destination.
@@ -26,12 +29,16 @@ pub fn proxy_url(listen: SocketAddr) -> String {
 pub fn variables(proxy: &str, authority: &Authority) -> Vec<(String, String)> {
     let ours = authority.certificate_path().to_string_lossy();
     let bundle = authority.bundle_path().to_string_lossy();
-    render(proxy, &ours, &bundle)
+    let mut variables = render(proxy, &ours, &bundle);
+    let dir = authority.bundle_path().parent().expect("the bundle stands in a directory");
+    variables.extend(settings::variables(dir));
+    variables
 }
 
 /// Completes `variables` with what `existing` already says under the same names, so that setting them loses nothing:
-/// Java options are added to, and an exception list known under one letter case is known under both. No exception is
-/// ever added: which hosts bypass the proxy is for its user to say.
+/// Java options and PHP's directories are added to, and an exception list known under one letter case is known under both.
+/// No exception is ever added: which hosts bypass the proxy is for its user to say. A wgetrc of the user's stays in force,
+/// and [`WGETRC`] is then left out.
 pub fn merge(variables: &mut Vec<(String, String)>, existing: impl Fn(&str) -> Option<String>) {
     for (name, value) in variables.iter_mut().filter(|(name, _)| name == JAVA) {
         if let Some(options) = existing(name).filter(|options| !options.trim().is_empty()) {
@@ -39,11 +46,27 @@ pub fn merge(variables: &mut Vec<(String, String)>, existing: impl Fn(&str) -> O
             *value = foreign.chain([value.as_str()]).collect::<Vec<_>>().join(" ");
         }
     }
+    settings::merge(variables, &existing);
     let exceptions = existing("no_proxy").or_else(|| existing("NO_PROXY")).filter(|list| !list.is_empty());
     if let Some(list) = exceptions {
         variables.extend(["no_proxy", "NO_PROXY"].map(|name| (name.to_owned(), list.clone())));
     }
 }
+
+/// Rewrites `variables` for clients that find the directory of `authority` at `seen`.
+///
+/// [`WGETRC`] is left out, since that file itself names another by its place here.
+pub fn relocate(variables: &mut Vec<(String, String)>, authority: &Authority, seen: &Path) {
+    let here = authority.bundle_path().parent().expect("the bundle stands in a directory");
+    let (here, seen) = (here.to_string_lossy(), seen.to_string_lossy());
+    variables.retain(|(name, _)| name != WGETRC);
+    for (_, value) in variables {
+        *value = value.replace(&format!("{here}/"), &format!("{}/", seen.trim_end_matches('/')));
+    }
+}
+
+/// Names the settings of GNU wget, whose GnuTLS builds read no other variable.
+pub const WGETRC: &str = settings::WGETRC;
 
 fn render(proxy: &str, ours: &str, bundle: &str) -> Vec<(String, String)> {
     let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
@@ -69,6 +92,7 @@ fn render(proxy: &str, ours: &str, bundle: &str) -> Vec<(String, String)> {
             "CARGO_HTTP_CAINFO",
             "PERL_LWP_SSL_CA_FILE",
             "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+            "HTTPLIB2_CA_CERTS",
         ]
         .map(|name| own((name, bundle))),
     );

@@ -9,6 +9,7 @@ pub mod environment;
 mod error;
 mod files;
 mod leaves;
+mod settings;
 mod tickets;
 
 pub use authority::Authority;
