@@ -1,6 +1,7 @@
 //! The command line.
 
 pub mod check;
+mod doctor;
 mod env;
 pub mod explain;
 mod run;
@@ -33,6 +34,7 @@ enum Command {
     Explain(explain::Explain),
     Env(env::Env),
     Run(run::Run),
+    Doctor(doctor::Doctor),
     Schema(schema::Schema),
 }
 
@@ -58,6 +60,7 @@ impl Cli {
             Command::Explain(explain) => explain.run(),
             Command::Env(env) => env.run(),
             Command::Run(run) => run.run(),
+            Command::Doctor(doctor) => doctor.run(),
             Command::Schema(schema) => schema.run(),
         }
     }
