@@ -7,7 +7,7 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 NODE   := $(TARGET)/tools/node_modules/node/bin/node
 
-.PHONY: run test test-clients lint demo tools redis requests
+.PHONY: run test test-clients lint demo tools redis requests java
 
 run:
 	cargo run --locked -- serve --config config/ota-pacer.yaml
@@ -34,10 +34,13 @@ demo: requests
 	cargo build --locked --bin ota-pacer --example mock_ota
 	python3 examples/demo/demo.py --bin-dir $(TARGET)/debug
 
-tools: redis requests $(NODE)
+tools: redis requests java $(NODE)
 
 redis:
 	@command -v redis-server >/dev/null || .ci/install redis-server
+
+java:
+	@command -v keytool >/dev/null && command -v javac >/dev/null || .ci/install default-jdk-headless
 
 requests:
 	@python3 -c 'import requests' 2>/dev/null || python3 -m pip install --quiet requests \

@@ -6,7 +6,7 @@ use std::{fmt::Write as _, io::Write as _, path::PathBuf, process::ExitCode};
 
 use crate::config::{
     self, Config,
-    model::{Channel, Credential, Endpoint, Limit, Matcher, OnOutage, Policy, Start},
+    model::{Channel, Credential, Endpoint, KeyType, Limit, LimitKind, Matcher, OnOutage, Policy, Start, Window},
 };
 
 use self::table::Table;
@@ -52,17 +52,30 @@ pub fn summary(config: &Config) -> String {
             OnOutage::Open => "Redis; while it is lost, nothing is paced".to_owned(),
         },
     };
+    let constrained = if config.ca.name_constraints { ", for the hosts below alone" } else { "" };
+    let ca = format!("{}: {}{constrained}", config.ca.dir.display(), key_type(config.ca.key_type));
     let admin = config.admin.map_or_else(|| "nowhere".to_owned(), |admin| admin.to_string());
-    for (name, value) in [("listen", config.listen.to_string()), ("admin", admin), ("buckets", store)] {
+    for (name, value) in [("listen", config.listen.to_string()), ("admin", admin), ("buckets", store), ("ca", ca)] {
         writeln!(text, "{name:<8} {value}").expect(STRING);
     }
     for channel in &config.channels {
         let hosts: Vec<String> = channel.hosts.iter().map(ToString::to_string).collect();
         writeln!(text, "\n{}: {}", channel.name, hosts.join(", ")).expect(STRING);
         writeln!(text, "counted by {}", credential(&channel.credential)).expect(STRING);
+        if !channel.intercept {
+            writeln!(text, "{NOT_INTERCEPTED}").expect(STRING);
+        }
         text.push_str(&table(channel).to_string());
     }
     text
+}
+
+/// `RSA 2048`
+pub(super) fn key_type(key_type: KeyType) -> &'static str {
+    match key_type {
+        KeyType::P256 => "ECDSA P-256",
+        KeyType::Rsa2048 => "RSA 2048",
+    }
 }
 
 /// What a channel is counted by; never a value.
@@ -71,6 +84,7 @@ pub(super) fn credential(credential: &Credential) -> String {
         Credential::BasicUser => "the user of `Authorization: Basic`".to_owned(),
         Credential::Header(name) => format!("the header `{name}`"),
         Credential::Query(name) => format!("the query parameter `{name}`"),
+        Credential::AuthorizationParam(name) => format!("the parameter `{name}` of `Authorization`"),
         Credential::Label(_) => "one label for all requests".to_owned(),
     }
 }
@@ -88,16 +102,27 @@ pub(super) fn rule(matcher: &Matcher) -> String {
 
 /// The rate and the capacity of a limit.
 pub(super) fn limit(limit: &Limit) -> (String, String) {
-    let Limit::TokenBucket { rate, capacity, start } = limit;
-    let start = if *start == Start::Empty { " (starts empty)" } else { "" };
-    (rate.to_string(), format!("{capacity}{start}"))
+    match limit.kind {
+        LimitKind::TokenBucket { rate, capacity, start } => {
+            let start = if start == Start::Empty { " (starts empty)" } else { "" };
+            (rate.to_string(), format!("{capacity}{start}"))
+        }
+        LimitKind::Window { count, per, window } => {
+            let window = match window {
+                Window::Sliding => "sliding",
+                Window::Clock => "clock",
+            };
+            (format!("{count}/{}", humantime::format_duration(per)), format!("{window} window"))
+        }
+        LimitKind::Concurrent { most } => (String::new(), format!("{most} at once")),
+    }
 }
 
 fn table(channel: &Channel) -> Table {
     let mut table = Table::new(["endpoint", "matches", "rate", "capacity", "cost", "max_wait", "attempts"]);
     rows(&mut table, ["*", "every request of the channel"], &channel.limits, "", &channel.policy);
     for endpoint in &channel.endpoints {
-        let Endpoint { name, matcher, limits, cost, policy } = &**endpoint;
+        let Endpoint { name, matcher, limits, cost, policy, .. } = &**endpoint;
         rows(&mut table, [name, &rule(matcher)], limits, &cost.to_string(), policy);
     }
     table
@@ -114,5 +139,9 @@ fn rows(table: &mut Table, [name, matches]: [&str; 2], limits: &[Limit], cost: &
         table.row(["", "", &rate, &capacity, "", "", ""]);
     }
 }
+
+/// What `intercept: false` amounts to.
+pub(super) const NOT_INTERCEPTED: &str =
+    "not intercepted: each tunnel takes one slot, however many requests it carries";
 
 const STRING: &str = "a String takes every write";

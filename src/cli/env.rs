@@ -57,7 +57,7 @@ impl Env {
         };
         let proxy = proxy_of(&config, self.proxy)?;
         // First the files, then the paths: some clients fail hard on a missing one.
-        let authority = Authority::open(&config.ca.dir)?;
+        let authority = Authority::open(&config.ca)?;
         let mut variables = environment::variables(&proxy, &authority);
         match &self.ca_dir {
             // Other files, other machine: what this one has set does not count there.

@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail, ensure};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use crate::{
-    cli::check::{credential, limit, rule},
+    cli::check::{NOT_INTERCEPTED, credential, limit, rule},
     config::{
         self, Config,
         host::Host,
@@ -144,6 +144,9 @@ fn matched(config: &Config, found: &Match) -> Vec<String> {
             UnmatchedPath::Refuse => "endpoint    none: answered 403 (`unmatched.path: refuse`)".to_owned(),
         },
     });
+    if !channel.intercept {
+        lines.push(format!("tunnels     {NOT_INTERCEPTED}"));
+    }
     let counted = credential(&channel.credential);
     lines.push(match (&channel.credential, value) {
         (Credential::Label(_), _) | (_, Some(_)) => format!("counted by  {counted}"),

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod ca;
 pub mod check;
 mod doctor;
 mod env;
@@ -35,6 +36,7 @@ enum Command {
     Env(env::Env),
     Run(run::Run),
     Doctor(doctor::Doctor),
+    Ca(ca::Ca),
     Schema(schema::Schema),
 }
 
@@ -61,6 +63,7 @@ impl Cli {
             Command::Env(env) => env.run(),
             Command::Run(run) => run.run(),
             Command::Doctor(doctor) => doctor.run(),
+            Command::Ca(ca) => ca.run(),
             Command::Schema(schema) => schema.run(),
         }
     }

@@ -8,7 +8,9 @@ use super::{
     conflict::{self, Claim},
     document::{Entry, Kind, Node},
     mistake::{Invalid, Mistake, Span, nearest},
-    model::{Channel, Credential, Endpoint, HostPattern, Limit, Matcher, PathPattern, Policy, Start},
+    model::{
+        Channel, Credential, Endpoint, HostPattern, KeyPart, Limit, LimitKind, Matcher, PathPattern, Policy, Start,
+    },
     reader::{Context, Section, count, flag, text, word},
     schema,
     settings::policy,
@@ -57,6 +59,7 @@ fn channel(
             hosts.push(pattern);
         }
     }
+    let intercept = section.read("intercept", flag).unwrap_or(true);
     let policy = policy(section, defaults);
     let shared = limits(section);
     let mut claims = Vec::new();
@@ -71,14 +74,43 @@ fn channel(
         section.finish();
     }
     conflict::endpoints(cx, &claims);
+    let credential = credential(section);
+    if !intercept {
+        check_unintercepted(section, what, &credential, shared.is_empty());
+    }
     Channel {
         name: name.to_owned(),
         hosts,
-        credential: credential(section),
+        intercept,
+        credential,
         limits: shared.into_iter().map(|(limit, _)| limit).collect(),
         endpoints,
         policy,
     }
+}
+
+/// Of a tunnel that is relayed unread, nothing is known but its host.
+fn check_unintercepted(section: &Section<'_>, what: &str, credential: &Credential, is_unlimited: bool) {
+    let (cx, intercept) = (section.context(), section.span("intercept"));
+    let refuse = |key, message: String, hint| {
+        cx.mistake(Mistake::new(&section.span(key), message, hint).with(&intercept, "not intercepted"));
+    };
+    if matches!(section.entry("endpoints"), Some(entry) if matches!(&entry.value.kind, Kind::Mapping(entries) if !entries.is_empty()))
+    {
+        let hint = "requests inside a tunnel are not seen; move the limits to the channel, or intercept it";
+        refuse("endpoints", format!("{what} has endpoints, but is not intercepted"), hint);
+    }
+    if !matches!(credential, Credential::Label(_)) {
+        let hint = "requests inside a tunnel are not seen; count the channel as one with `label`, or leave it out";
+        refuse("credential", format!("{what} is counted by its requests, but is not intercepted"), hint);
+    }
+    let message = if is_unlimited {
+        format!("{what} is not intercepted and has no limits: its tunnels are not paced")
+    } else {
+        format!("{what} is not intercepted: each tunnel is paced once, however many requests it carries")
+    };
+    let hint = "set `limits` to what connections may be opened; leave `intercept` out to have each request paced";
+    cx.warning(Mistake::new(&intercept, message, hint));
 }
 
 /// The endpoint and where its path stands; `None` when there is no path to match by.
@@ -103,7 +135,7 @@ fn endpoint(
     let own = limits(section);
     let cost = section.read("cost", count::<NonZeroU32>).unwrap_or(NonZeroU32::MIN);
     for (limit, span) in own.iter().chain(shared) {
-        let Limit::TokenBucket { capacity, .. } = *limit;
+        let LimitKind::TokenBucket { capacity, .. } = limit.kind else { continue };
         if cost > capacity {
             let message = format!("{what} costs {cost}, more than the capacity {capacity} of its limit");
             let hint = "no request could ever be sent; raise `capacity` or lower `cost`";
@@ -113,7 +145,17 @@ fn endpoint(
     let policy = policy(section, inherited);
     warn_of_short_wait(section, what, cost, &own, shared, policy.max_wait);
     let limits = own.into_iter().map(|(limit, _)| limit).collect();
-    Some((Endpoint { name: name.to_owned(), matcher: Matcher { methods, path: path? }, limits, cost, policy }, at))
+    Some((
+        Endpoint {
+            name: name.to_owned(),
+            matcher: Matcher { methods, path: path? },
+            limits,
+            cost,
+            exempt: false,
+            policy,
+        },
+        at,
+    ))
 }
 
 /// A request that finds its bucket spent waits at least for its own refill.
@@ -126,7 +168,7 @@ fn warn_of_short_wait(
     max_wait: Duration,
 ) {
     for (limit, span) in own.iter().chain(shared) {
-        let Limit::TokenBucket { rate, .. } = *limit;
+        let LimitKind::TokenBucket { rate, .. } = limit.kind else { continue };
         let refill = rate.interval_micros() * f64::from(cost.get());
         if refill > max_wait.as_secs_f64() * 1e6 {
             let message = format!(
@@ -243,7 +285,8 @@ fn limit(cx: &Context<'_>, item: &Rc<Node>) -> Option<Limit> {
         cx.mistake(Mistake::new(&item.span, "an empty limit", "for example `{ rate: 20/s, capacity: 40 }`"));
     }
     section.finish();
-    Some(Limit::TokenBucket { rate: rate.or(interval)?.scaled(safety), capacity, start })
+    let kind = LimitKind::TokenBucket { rate: rate.or(interval)?.scaled(safety), capacity, start };
+    Some(Limit { kind, key: vec![KeyPart::Credential], adaptive: None })
 }
 
 fn fraction(text: &str) -> Result<f64, Invalid> {

@@ -25,12 +25,39 @@ pub struct Config {
     pub upstream: Upstream,
     /// What happens to requests that no channel or endpoint claims.
     pub unmatched: Unmatched,
+    /// Who goes first where requests wait.
+    pub priority: Priority,
     /// Whether answers carry `X-Pacer-Wait`, `X-Pacer-Attempts` and `X-Pacer-Bucket`.
     pub annotate: bool,
     /// The OTAs, in the order of the file.
     pub channels: Vec<Arc<Channel>>,
     /// What is legal in the file but suspect, each rendered like a mistake, with excerpt and hint.
     pub warnings: Vec<String>,
+}
+
+/// Who goes first where requests wait.
+#[derive(Debug, Clone)]
+pub struct Priority {
+    /// The request header whose value names the class; not forwarded. The user name in the proxy's URL names it as well.
+    pub header: HeaderName,
+    /// A batch request that has waited for this long counts as an interactive one that has just come.
+    pub ageing: Duration,
+}
+
+impl Default for Priority {
+    fn default() -> Self {
+        Self { header: HeaderName::from_static("x-pacer-priority"), ageing: Duration::from_secs(30) }
+    }
+}
+
+/// The class of a request: all interactive requests of the fleet go before its batch requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Class {
+    /// Somebody waits for the answer.
+    #[default]
+    Interactive,
+    /// Nobody does.
+    Batch,
 }
 
 /// The Redis that holds the buckets of the fleet.
@@ -64,9 +91,31 @@ pub enum OnOutage {
 /// The certificate authority.
 #[derive(Debug, Clone)]
 pub struct Ca {
-    /// Holds `ca.pem`, `ca.key` (0600) and `bundle.pem`; made on first start. A relative path is relative to the working
-    /// directory, as on the command line.
+    /// Holds `ca.pem`, `ca.key` (0600), `bundle.pem` and `bundle.p12`; made on first start. A relative path is relative to
+    /// the working directory, as on the command line.
     pub dir: PathBuf,
+    /// The kind of key that leaves have, and the authority where it is made here.
+    pub key_type: KeyType,
+    /// Whether an authority made here may vouch for [`Ca::hosts`] alone.
+    pub name_constraints: bool,
+    /// The hosts of all intercepted channels.
+    pub hosts: Vec<HostPattern>,
+}
+
+impl Ca {
+    /// An authority in `dir`, otherwise as by default, for no host in particular.
+    pub fn at(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into(), key_type: KeyType::P256, name_constraints: false, hosts: Vec::new() }
+    }
+}
+
+/// A kind of key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyType {
+    /// ECDSA on P-256.
+    P256,
+    /// RSA of 2048 bits.
+    Rsa2048,
 }
 
 /// How origins are reached.
@@ -116,6 +165,9 @@ pub struct Channel {
     pub name: String,
     /// The hosts of the channel, exact or wildcard, as written and validated.
     pub hosts: Vec<HostPattern>,
+    /// Whether tunnels to its hosts are opened and each request in them is paced. Otherwise they are relayed unread, and
+    /// opening one takes from the channel's limits.
+    pub intercept: bool,
     /// What the OTA counts by.
     pub credential: Credential,
     /// Limits shared by every request of the channel, taken together with those of the endpoint.
@@ -146,6 +198,8 @@ pub enum Credential {
     Header(HeaderName),
     /// The value of a query parameter.
     Query(String),
+    /// The value of one `NAME=value` parameter inside `Authorization`, where signatures change and the key does not.
+    AuthorizationParam(String),
     /// The same for every request: one credential for the channel.
     Label(String),
 }
@@ -169,6 +223,8 @@ pub struct Endpoint {
     pub limits: Vec<Limit>,
     /// What one request takes from each of its limits.
     pub cost: NonZeroU32,
+    /// Whether its requests pass unpaced, the channel's limits included.
+    pub exempt: bool,
     /// How its requests wait and are retried.
     pub policy: Policy,
 }
@@ -198,6 +254,8 @@ pub enum PathPattern {
 pub struct Policy {
     /// Longest hold for a slot before the proxy itself answers 429.
     pub max_wait: Duration,
+    /// Most requests that wait in one line of this instance; further ones are answered 429 at once.
+    pub max_queue: NonZeroU32,
     /// What happens after a throttle signal.
     pub retry: Retry,
 }
@@ -221,7 +279,11 @@ pub struct Retry {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { max_wait: Duration::from_secs(5), retry: Retry::default() }
+        Self {
+            max_wait: Duration::from_secs(5),
+            max_queue: const { NonZeroU32::new(10_000).expect("10,000 is not 0") },
+            retry: Retry::default(),
+        }
     }
 }
 
@@ -239,8 +301,20 @@ impl Default for Retry {
 }
 
 /// One constraint on a bucket.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limit {
+    /// What it allows.
+    pub kind: LimitKind,
+    /// What tells its buckets apart: requests that agree in all of these share one. In the order of the file, without
+    /// duplicates; the credential alone unless the file says otherwise.
+    pub key: Vec<KeyPart>,
+    /// Whether it slows down after throttle answers.
+    pub adaptive: Option<Adaptive>,
+}
+
+/// What a limit allows.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Limit {
+pub enum LimitKind {
     /// Refills at `rate` up to `capacity`.
     TokenBucket {
         /// Refill, after the safety factor.
@@ -250,6 +324,59 @@ pub enum Limit {
         /// What a bucket nobody has used yet holds.
         start: Start,
     },
+    /// At most `count` units in a window.
+    Window {
+        /// Cost units, after the safety factor.
+        count: NonZeroU32,
+        /// The length of the window.
+        per: Duration,
+        /// Where windows begin.
+        window: Window,
+    },
+    /// At most this many requests under way at once, each from its slot to the end of its answer. Costs do not count.
+    Concurrent {
+        /// Requests.
+        most: NonZeroU32,
+    },
+}
+
+/// Where the windows of a limit begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Window {
+    /// Anywhere: no interval of that length holds more.
+    Sliding,
+    /// At multiples of its length on the store's clock (UTC): the minute, the hour, the day.
+    Clock,
+}
+
+/// Something of a request that tells buckets apart. Its value never leaves the process but as a keyed hash.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum KeyPart {
+    /// What the channel's `credential` says.
+    Credential,
+    /// What `{NAME}` of the endpoint's path stood for.
+    Path(String),
+    /// The value of a request header.
+    Header(HeaderName),
+    /// The value of a query parameter.
+    Query(String),
+}
+
+/// How a limit slows down after throttle answers and recovers; never above what is configured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Adaptive {
+    /// The rate is multiplied by this once a storm of throttle answers; above 0, below 1.
+    pub cut: f64,
+    /// The lowest fraction of the configured rate; above 0, at most 1.
+    pub floor: f64,
+    /// The fraction of the configured rate regained in each second of use.
+    pub recover: f64,
+}
+
+impl Default for Adaptive {
+    fn default() -> Self {
+        Self { cut: 0.7, floor: 0.1, recover: 0.01 }
+    }
 }
 
 /// What a bucket nobody has used yet holds.

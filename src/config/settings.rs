@@ -11,7 +11,7 @@ use secrecy::SecretString;
 
 use super::{
     mistake::{Invalid, Mistake},
-    model::{Ca, OnOutage, Policy, Redis, Retry, Unmatched, UnmatchedHost, UnmatchedPath, Upstream},
+    model::{Ca, KeyType, OnOutage, Policy, Redis, Retry, Unmatched, UnmatchedHost, UnmatchedPath, Upstream},
     reader::{Section, count, flag, text, word},
     schema,
     units::{duration, positive_duration, size},
@@ -71,9 +71,15 @@ pub(super) fn redis(file: &Section<'_>) -> Option<Redis> {
 /// `ca`.
 pub(super) fn ca(file: &Section<'_>) -> Ca {
     let section = file.section::<schema::Ca>("ca", &[]);
-    let dir = section.read("dir", text).map_or_else(|| PathBuf::from("./ca"), PathBuf::from);
+    let base = Ca::at("./ca");
+    let ca = Ca {
+        dir: section.read("dir", text).map_or(base.dir, PathBuf::from),
+        key_type: section.read("key_type", word(&KEY_TYPE)).unwrap_or(base.key_type),
+        name_constraints: section.read("name_constraints", flag).unwrap_or(base.name_constraints),
+        hosts: base.hosts,
+    };
     section.finish();
-    Ca { dir }
+    ca
 }
 
 /// `upstream`.
@@ -133,7 +139,7 @@ pub(super) fn policy(section: &Section<'_>, inherited: Policy) -> Policy {
         section.context().mistake(Mistake::new(&section.span(at), message, hint));
     }
     section.finish();
-    Policy { max_wait, retry }
+    Policy { max_wait, max_queue: inherited.max_queue, retry }
 }
 
 /// `IP:port` or `localhost:port`.
@@ -189,6 +195,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(65);
 const IDLE: Duration = Duration::from_secs(4);
 const ON_OUTAGE: [(&str, OnOutage); 3] =
     [("local", OnOutage::Local), ("closed", OnOutage::Closed), ("open", OnOutage::Open)];
+const KEY_TYPE: [(&str, KeyType); 2] = [("p256", KeyType::P256), ("rsa2048", KeyType::Rsa2048)];
 const UNMATCHED_HOST: [(&str, UnmatchedHost); 2] =
     [("tunnel", UnmatchedHost::Tunnel), ("refuse", UnmatchedHost::Refuse)];
 const UNMATCHED_PATH: [(&str, UnmatchedPath); 2] = [("pass", UnmatchedPath::Pass), ("refuse", UnmatchedPath::Refuse)];

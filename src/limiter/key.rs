@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use aws_lc_rs::hmac;
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::config::model::{Channel, Endpoint, Limit, Start};
+use crate::config::model::{Channel, Endpoint, Limit, LimitKind, Start};
 
 use super::{
     bucket::LimitSpec,
@@ -80,12 +80,16 @@ pub const NO_ENDPOINT: &str = "-";
 fn specs(limits: &[Limit]) -> Vec<LimitSpec> {
     limits
         .iter()
-        .map(|Limit::TokenBucket { rate, capacity, start }| LimitSpec {
+        .filter_map(|limit| match limit.kind {
+            LimitKind::TokenBucket { rate, capacity, start } => Some((rate, capacity, start)),
+            LimitKind::Window { .. } | LimitKind::Concurrent { .. } => None,
+        })
+        .map(|(rate, capacity, start)| LimitSpec {
             // Instants of this century have a resolution of a quarter microsecond as doubles. Rounded up, so that what
             // is lost to it makes the rate lower, never higher.
             interval: (rate.interval_micros() * 4.0).ceil() / 4.0,
             capacity: f64::from(capacity.get()),
-            starts_full: *start == Start::Full,
+            starts_full: start == Start::Full,
         })
         .collect()
 }

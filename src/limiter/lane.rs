@@ -13,6 +13,8 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+use crate::config::model::Class;
+
 use super::{
     metrics::LaneMetrics,
     pump::{Message, Pump, Verdict, Waiter},
@@ -32,6 +34,8 @@ struct Inner {
     store: Store,
     group: Arc<Group>,
     state: Arc<LaneState>,
+    max_queue: usize,
+    ageing: Duration,
     messages: mpsc::UnboundedSender<Message>,
     announce: mpsc::UnboundedSender<Pause>,
 }
@@ -41,6 +45,15 @@ struct Inner {
 pub(super) struct Pause {
     pub(super) key: String,
     pub(super) until: Instant,
+}
+
+/// How a line is ordered and bounded.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Order {
+    /// Most that wait.
+    pub(super) max_queue: usize,
+    /// By how much interactive requests precede batch ones.
+    pub(super) ageing: Duration,
 }
 
 /// What the handles of a lane and its pump share.
@@ -63,11 +76,33 @@ pub(super) struct Seen {
     pub(super) ends: Option<(Instant, Instant)>,
 }
 
+/// How a request takes its place in a line.
+#[derive(Debug, Clone, Copy)]
+pub struct Turn {
+    /// When it came: the oldest goes first. A request that is sent again keeps it.
+    pub arrived: Instant,
+    /// All interactive requests go before batch ones.
+    pub class: Class,
+    /// Longest wait from now; zero: only what is free now.
+    pub max_wait: Duration,
+}
+
+/// Permission to send one request, now. Held until the request's answer has ended: limits on requests under way count
+/// until then.
+#[derive(Debug)]
+#[must_use = "what it permits counts as over when it is dropped"]
+pub struct Permit(());
+
 /// Why a request got no slot. Not an error: the limit works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
     /// It would wait longer than it may.
     TooLong {
+        /// How long a request that came now would wait.
+        retry_after: Duration,
+    },
+    /// As many wait as may.
+    QueueFull {
         /// How long a request that came now would wait.
         retry_after: Duration,
     },
@@ -82,6 +117,7 @@ impl Lane {
         store: Store,
         group: Arc<Group>,
         metrics: LaneMetrics,
+        order: Order,
         announce: mpsc::UnboundedSender<Pause>,
     ) -> Self {
         let (messages, inbox) = mpsc::unbounded_channel();
@@ -93,19 +129,38 @@ impl Lane {
             seen: Mutex::new(Seen { view, held: 0, ends: None }),
         });
         tokio::spawn(Pump::new(store.clone(), Arc::clone(&group), Arc::clone(&state), inbox).run());
-        Self { inner: Arc::new(Inner { name, store, group, state, messages, announce }) }
+        Self {
+            inner: Arc::new(Inner {
+                name,
+                store,
+                group,
+                state,
+                max_queue: order.max_queue,
+                ageing: order.ageing,
+                messages,
+                announce,
+            }),
+        }
     }
 
-    /// Waits for a slot, at most `max_wait` from now. The caller sends its request as soon as this returns.
+    /// Waits for a slot. The caller sends its request as soon as this returns.
     ///
-    /// Slots go to the request that `arrived` first. A wait that is known to be too long is refused at once. Dropping the
-    /// future leaves the line at once and costs nothing.
+    /// A wait that is known to be too long is refused at once. Dropping the future leaves the line at once and costs nothing.
     ///
     /// # Errors
-    /// When the wait would be, or was, longer than `max_wait`, or the store is closed.
-    pub async fn slot(&self, arrived: Instant, max_wait: Duration) -> Result<(), Refused> {
+    /// When the wait would be, or was, longer than it may be, the line is full, or the store is closed.
+    pub async fn slot(&self, turn: Turn) -> Result<Permit, Refused> {
         let begun = Instant::now();
+        let Turn { class, max_wait, .. } = turn;
+        // Whoever can wait is ordered as if it had come later: one order for all, in which nobody starves.
+        let arrived = match class {
+            Class::Interactive => turn.arrived,
+            Class::Batch => turn.arrived + self.inner.ageing,
+        };
         let deadline = begun + max_wait;
+        if self.inner.state.waiting() >= self.inner.max_queue {
+            return Err(Refused::QueueFull { retry_after: self.inner.state.quote(begun) });
+        }
         if let Some(wait) = self.quote_for(arrived, begun)
             && wait > max_wait
         {
@@ -123,7 +178,7 @@ impl Lane {
             match told {
                 // This task may have been held up since: a stale slot is void.
                 Ok(Ok(Verdict::Slot { use_before })) if Instant::now() > use_before => {}
-                Ok(Ok(Verdict::Slot { .. })) => return Ok(()),
+                Ok(Ok(Verdict::Slot { .. })) => return Ok(Permit(())),
                 Ok(Ok(Verdict::Refused(refused))) => return Err(refused),
                 Ok(Err(_)) => return Err(Refused::StoreClosed),
                 Err(_) => return Err(Refused::TooLong { retry_after: self.inner.state.quote(Instant::now()) }),
@@ -256,13 +311,18 @@ mod tests {
         let group = Arc::new(Group { buckets, line: "line".to_owned(), cost: 1.0 });
         let (announce, _) = mpsc::unbounded_channel();
         let store = Store::Memory(Arc::new(MemoryStore::new()));
-        Lane::open("test/lane".to_owned(), store, group, LaneMetrics::new("test", "lane"), announce)
+        let order = Order { max_queue: 10_000, ageing: Duration::from_secs(30) };
+        Lane::open("test/lane".to_owned(), store, group, LaneMetrics::new("test", "lane"), order, announce)
+    }
+
+    async fn slot(lane: &Lane, arrived: Instant, max_wait: Duration) -> Result<(), Refused> {
+        lane.slot(Turn { arrived, class: Class::Interactive, max_wait }).await.map(drop)
     }
 
     /// Waits in a task and tells when it got its slot, in milliseconds from `start`.
     fn wait(lane: &Lane, start: Instant, max_wait: Duration) -> JoinHandle<Result<u128, Refused>> {
         let (lane, arrived) = (lane.clone(), Instant::now());
-        tokio::spawn(async move { lane.slot(arrived, max_wait).await.map(|()| (Instant::now() - start).as_millis()) })
+        tokio::spawn(async move { slot(&lane, arrived, max_wait).await.map(|()| (Instant::now() - start).as_millis()) })
     }
 
     const LONG: Duration = Duration::from_secs(60);
@@ -308,11 +368,11 @@ mod tests {
     async fn an_older_request_that_returns_goes_before_younger_ones() {
         let (lane, start) = (lane(), Instant::now());
         let first = Instant::now();
-        lane.slot(first, LONG).await.unwrap();
+        slot(&lane, first, LONG).await.unwrap();
         sleep(Duration::from_millis(1)).await;
         let young: Vec<_> = (0..5).map(|_| wait(&lane, start, LONG)).collect();
         sleep(Duration::from_millis(10)).await;
-        lane.slot(first, LONG).await.unwrap();
+        slot(&lane, first, LONG).await.unwrap();
         assert_eq!((Instant::now() - start).as_millis() / 10, 10, "the next slot");
         assert!(young.iter().all(|wait| !wait.is_finished()));
     }
@@ -323,13 +383,13 @@ mod tests {
         let waits: Vec<_> = (0..30).map(|_| wait(&lane, start, LONG)).collect();
         sleep(Duration::from_millis(150)).await;
         let asked = Instant::now();
-        let refused = lane.slot(asked, Duration::from_secs(1)).await;
+        let refused = slot(&lane, asked, Duration::from_secs(1)).await;
         assert_eq!(asked, Instant::now(), "at once");
         let Err(Refused::TooLong { retry_after }) = refused else { panic!("{refused:?}") };
         for wait in waits {
             wait.await.unwrap().unwrap();
         }
-        lane.slot(Instant::now(), LONG).await.unwrap();
+        slot(&lane, Instant::now(), LONG).await.unwrap();
         let truth = (Instant::now() - asked).as_millis();
         assert!((truth - 5..=truth).contains(&retry_after.as_millis()), "quoted {retry_after:?}, waited {truth} ms");
     }
@@ -408,12 +468,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_request_that_may_not_wait_gets_what_is_free_and_nothing_else() {
         let (lane, start) = (lane(), Instant::now());
-        lane.slot(start, Duration::ZERO).await.unwrap();
+        slot(&lane, start, Duration::ZERO).await.unwrap();
         for _ in 0..100 {
-            assert!(matches!(lane.slot(Instant::now(), Duration::ZERO).await, Err(Refused::TooLong { .. })));
+            assert!(matches!(slot(&lane, Instant::now(), Duration::ZERO).await, Err(Refused::TooLong { .. })));
         }
         sleep(Duration::from_millis(101)).await;
-        lane.slot(Instant::now(), Duration::ZERO).await.unwrap();
+        slot(&lane, Instant::now(), Duration::ZERO).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

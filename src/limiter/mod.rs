@@ -30,20 +30,20 @@ use tokio::{
 
 use crate::config::{
     Config,
-    model::{Channel, Endpoint},
+    model::{Channel, Endpoint, KeyPart},
 };
 
 use self::{
     fleet::FleetStore,
     key::{KeyMaker, NO_ENDPOINT},
-    lane::Pause,
+    lane::{Order, Pause},
     memory::MemoryStore,
     metrics::{LaneMetrics, StoreMetrics},
     store::Store,
 };
 
 pub use self::{
-    lane::{Lane, Refused},
+    lane::{Lane, Permit, Refused, Turn},
     metrics::describe as describe_metrics,
     redis::UrlError,
     status::LineStatus,
@@ -59,6 +59,7 @@ pub struct Limiter {
 struct Inner {
     store: Store,
     keys: KeyMaker,
+    ageing: Duration,
     lanes: Mutex<HashMap<String, Entry>>,
     announce: mpsc::UnboundedSender<Pause>,
 }
@@ -77,13 +78,14 @@ impl Limiter {
     /// # Errors
     /// When the Redis URL cannot be used.
     pub async fn open(config: &Config) -> Result<Self, UrlError> {
+        let ageing = config.priority.ageing;
         let Some(redis) = &config.redis else {
             StoreMetrics::new().mode("memory");
-            return Ok(Self::with(Store::Memory(Arc::new(MemoryStore::new())), KeyMaker::new("bkt", None)));
+            return Ok(Self::with(Store::Memory(Arc::new(MemoryStore::new())), KeyMaker::new("bkt", None), ageing));
         };
         let store = Arc::new(FleetStore::new(redis, format!("{:016x}", rand::random::<u64>()))?);
         let limiter =
-            Self::with(Store::Fleet(Arc::clone(&store)), KeyMaker::new(&redis.prefix, redis.hash_key.as_ref()));
+            Self::with(Store::Fleet(Arc::clone(&store)), KeyMaker::new(&redis.prefix, redis.hash_key.as_ref()), ageing);
         let (mut notices, announce) = (store.redis().pauses(), limiter.inner.announce.clone());
         tokio::spawn(async move {
             while let Some(notice) = notices.next().await {
@@ -99,13 +101,18 @@ impl Limiter {
 
     /// The waiting line for a request, or `None` when nothing limits it and no endpoint could be paused.
     ///
-    /// `credential` is what the OTA counts by; only a keyed hash of it reaches the store.
-    pub fn lane(&self, channel: &Channel, endpoint: Option<&Arc<Endpoint>>, credential: Option<&[u8]>) -> Option<Lane> {
-        if channel.limits.is_empty() && endpoint.is_none() {
+    /// `value` says what a part of a limit's key is in the request; only a keyed hash of it reaches the store.
+    pub fn lane<'v>(
+        &self,
+        channel: &Channel,
+        endpoint: Option<&Arc<Endpoint>>,
+        value: impl Fn(&KeyPart) -> Option<&'v [u8]>,
+    ) -> Option<Lane> {
+        if endpoint.map_or(channel.limits.is_empty(), |endpoint| endpoint.exempt) {
             return None;
         }
         let inner = &self.inner;
-        let scope = inner.keys.scope(&channel.name, credential);
+        let scope = inner.keys.scope(&channel.name, value(&KeyPart::Credential));
         let id = KeyMaker::line(&scope, endpoint);
         let now = Instant::now();
         let mut lanes = inner.lanes();
@@ -114,10 +121,13 @@ impl Limiter {
             return Some(entry.lane.clone());
         }
         let group = Arc::new(key::group(&scope, channel, endpoint)?);
+        let policy = endpoint.map_or(&channel.policy, |endpoint| &endpoint.policy);
+        let max_queue = usize::try_from(policy.max_queue.get()).unwrap_or(usize::MAX);
         let endpoint = endpoint.map_or(NO_ENDPOINT, |endpoint| &endpoint.name);
         let metrics = LaneMetrics::new(&channel.name, endpoint);
         let name = format!("{}/{endpoint}", channel.name);
-        let lane = Lane::open(name, inner.store.clone(), group, metrics, inner.announce.clone());
+        let order = Order { max_queue, ageing: inner.ageing };
+        let lane = Lane::open(name, inner.store.clone(), group, metrics, order, inner.announce.clone());
         lanes.insert(id, Entry { lane: lane.clone(), used: now });
         Some(lane)
     }
@@ -148,9 +158,9 @@ impl Limiter {
         self.status().iter().for_each(LineStatus::show);
     }
 
-    fn with(store: Store, keys: KeyMaker) -> Self {
+    fn with(store: Store, keys: KeyMaker, ageing: Duration) -> Self {
         let (announce, mut announced) = mpsc::unbounded_channel::<Pause>();
-        let inner = Arc::new(Inner { store, keys, lanes: Mutex::default(), announce });
+        let inner = Arc::new(Inner { store, keys, ageing, lanes: Mutex::default(), announce });
         let keeper = Arc::downgrade(&inner);
         tokio::spawn(async move {
             let mut ticks = interval(SWEEP);

@@ -21,9 +21,9 @@ use super::{
     target::{self, Target, TargetError},
 };
 use crate::{
-    config::model::{Policy, UnmatchedHost, UnmatchedPath},
+    config::model::{Class, Policy, UnmatchedHost, UnmatchedPath},
     feedback::{Backoff, ThrottleSignal, retry_after},
-    limiter::{Lane, Refused},
+    limiter::{Lane, Refused, Turn},
     route::Route,
     upstream::{self, Connection, Origin},
 };
@@ -123,8 +123,7 @@ impl<'a> Exchange<'a> {
                 if endpoint.is_none() && proxy.settings.unmatched.path == UnmatchedPath::Refuse {
                     return Err((Box::new(record), Refusal::unmatched_path()));
                 }
-                let credential = matched.credential.as_ref().map(|credential| credential.expose());
-                let lane = proxy.limiter.lane(&matched.channel, endpoint, credential);
+                let lane = proxy.limiter.lane(&matched.channel, endpoint, |part| matched.value(part));
                 (record, *matched.policy(), lane, true)
             }
         };
@@ -275,7 +274,8 @@ impl<'a> Exchange<'a> {
 
     /// Waits for a slot, reading the body meanwhile: a client that leaves shows in no other way.
     async fn slot(&self, lane: &Lane, deadline: Instant) -> Result<(), Failure> {
-        let slot = lane.slot(self.record.arrived, deadline.saturating_duration_since(Instant::now()));
+        let max_wait = deadline.saturating_duration_since(Instant::now());
+        let slot = lane.slot(Turn { arrived: self.record.arrived, class: Class::Interactive, max_wait });
         let granted = if self.expects_continue {
             slot.await
         } else {
@@ -285,9 +285,11 @@ impl<'a> Exchange<'a> {
                 () = self.body.fill() => return Err(Failure::Sent(Refusal::body_broken())),
             }
         };
-        granted.map_err(|refused| {
+        granted.map(drop).map_err(|refused| {
             Failure::Unsent(match refused {
-                Refused::TooLong { retry_after } => Refusal::wait_too_long(retry_after),
+                Refused::TooLong { retry_after } | Refused::QueueFull { retry_after } => {
+                    Refusal::wait_too_long(retry_after)
+                }
                 Refused::StoreClosed => Refusal::store_closed(),
             })
         })

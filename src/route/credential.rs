@@ -21,6 +21,9 @@ impl CredentialValue {
             Credential::BasicUser => basic_user(headers.get(AUTHORIZATION)?.as_bytes())?,
             Credential::Header(name) => headers.get(name)?.as_bytes().trim_ascii().to_vec(),
             Credential::Query(name) => parameter(query?, name)?,
+            Credential::AuthorizationParam(name) => {
+                authorization_parameter(headers.get(AUTHORIZATION)?.as_bytes(), name)?
+            }
             Credential::Label(label) => label.clone().into_bytes(),
         };
         Some(Self(SecretSlice::from(value)))
@@ -49,6 +52,18 @@ fn basic_user(authorization: &[u8]) -> Option<Vec<u8>> {
     let colon = user.iter().position(|byte| *byte == b':')?;
     user.truncate(colon);
     Some(user)
+}
+
+/// The value of `name=value` among the parameters of an `Authorization` header, which commas separate (RFC 9110 section
+/// 11.4); quoted or not. Parameter names are case-insensitive.
+fn authorization_parameter(authorization: &[u8], name: &str) -> Option<Vec<u8>> {
+    let space = authorization.iter().position(|byte| *byte == b' ')?;
+    authorization[space..].split(|byte| *byte == b',').find_map(|parameter| {
+        let equals = parameter.iter().position(|byte| *byte == b'=')?;
+        let (key, value) = (parameter[..equals].trim_ascii(), parameter[equals + 1..].trim_ascii());
+        let unquoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+        key.eq_ignore_ascii_case(name.as_bytes()).then(|| unquoted.to_vec())
+    })
 }
 
 /// The first parameter called `name`, decoded, so that two spellings of a value are one credential.

@@ -12,7 +12,7 @@ use http::{HeaderMap, Method, uri::PathAndQuery};
 use crate::config::{
     Config,
     host::Host,
-    model::{Channel, Endpoint, Policy},
+    model::{Channel, Endpoint, KeyPart, Policy},
     path::normalize,
 };
 
@@ -57,6 +57,14 @@ pub struct Match {
 }
 
 impl Match {
+    /// What `part` of a limit's key is in this request; `None` where the request does not have it.
+    pub fn value(&self, part: &KeyPart) -> Option<&[u8]> {
+        match part {
+            KeyPart::Credential => self.credential.as_ref().map(CredentialValue::expose),
+            KeyPart::Path(_) | KeyPart::Header(_) | KeyPart::Query(_) => None,
+        }
+    }
+
     /// How the request waits and is retried.
     pub fn policy(&self) -> &Policy {
         self.endpoint.as_ref().map_or(&self.channel.policy, |endpoint| &endpoint.policy)

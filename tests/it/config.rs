@@ -7,7 +7,7 @@ use ota_pacer::{
     cli::{check, explain},
     config::{
         self, Config, Errors,
-        model::{Credential, Limit, OnOutage, PathPattern, Start, UnmatchedHost, UnmatchedPath},
+        model::{Credential, KeyType, LimitKind, OnOutage, PathPattern, Start, UnmatchedHost, UnmatchedPath},
         schema,
     },
 };
@@ -62,6 +62,10 @@ fn every_key_is_read() {
     assert_eq!((redis.prefix.as_str(), redis.timeout), ("pace", Duration::from_millis(100)));
     assert_eq!((redis.on_outage, redis.expected_instances.get()), (OnOutage::Closed, 4));
     assert_eq!(config.ca.dir, Path::new("/var/lib/ota-pacer"));
+    assert_eq!((config.ca.key_type, config.ca.name_constraints), (KeyType::Rsa2048, true));
+    assert_eq!(config.ca.hosts.len(), 6, "those of the intercepted channels");
+    let intercepted: Vec<bool> = config.channels.iter().map(|channel| channel.intercept).collect();
+    assert_eq!(intercepted, [true, true, false, true, true]);
     assert_eq!(config.upstream.ca_file.as_deref(), Some(Path::new("./roots.pem")));
     assert_eq!(config.upstream.response_timeout, Duration::from_secs(120));
     assert_eq!(config.upstream.idle, Duration::ZERO);
@@ -85,7 +89,7 @@ fn every_key_is_read() {
     assert_eq!(methods, ["GET", "POST"]);
     assert_eq!(rates.matcher.path, PathPattern::Template("/rates/{id}".to_owned()));
     assert_eq!(rates.limits, config.channels[1].limits, "an alias stands for its anchor");
-    let Limit::TokenBucket { rate, capacity, start } = config.channels[0].limits[0];
+    let LimitKind::TokenBucket { rate, capacity, start } = config.channels[0].limits[0].kind else { panic!() };
     assert_eq!((rate.to_string().as_str(), capacity.get(), start), ("4.5/s", 9, Start::Empty));
 }
 
@@ -113,7 +117,7 @@ fn what_is_left_out_has_the_documented_default() {
     let retry = config.channels[0].policy.retry;
     assert_eq!((retry.attempts.get(), retry.replay_body), (4, 1_048_576));
     assert_eq!(retry.max_pause, Duration::from_secs(3_600));
-    let Limit::TokenBucket { capacity, start, .. } = config.channels[0].limits[0];
+    let LimitKind::TokenBucket { capacity, start, .. } = config.channels[0].limits[0].kind else { panic!() };
     assert_eq!((capacity.get(), start), (1, Start::Full));
 }
 

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use ota_pacer::{
-    config::{self, Config},
-    limiter::{Lane, Limiter, Refused},
+    config::{self, Config, model::Class},
+    limiter::{Lane, Limiter, Refused, Turn},
 };
 use tokio::time::{Instant, timeout};
 
@@ -43,7 +43,7 @@ async fn no_window_holds_more_than_the_limit(fleet: Fleet) {
     for place in 0..100 {
         let lane = fleet.lane(place, "fast", "user");
         waits.push(tokio::spawn(async move {
-            lane.slot(Instant::now(), LONG).await.unwrap();
+            slot(&lane, Instant::now(), LONG).await.unwrap();
             Instant::now()
         }));
     }
@@ -58,12 +58,12 @@ async fn no_window_holds_more_than_the_limit(fleet: Fleet) {
 
 async fn a_pause_holds_for_every_instance_and_ends_without_a_burst(fleet: Fleet) {
     let lane = fleet.lane(0, "fast", "user");
-    lane.slot(Instant::now(), LONG).await.unwrap();
+    slot(&lane, Instant::now(), LONG).await.unwrap();
     let mut waits = Vec::new();
     for place in 0..60 {
         let lane = fleet.lane(place, "fast", "user");
         waits.push(tokio::spawn(async move {
-            lane.slot(Instant::now(), LONG).await.unwrap();
+            slot(&lane, Instant::now(), LONG).await.unwrap();
             Instant::now()
         }));
     }
@@ -72,7 +72,7 @@ async fn a_pause_holds_for_every_instance_and_ends_without_a_burst(fleet: Fleet)
     lane.pause(PAUSE).await;
     let known = Instant::now();
     let other = fleet.lane(0, "slow", "user");
-    timeout(PAUSE / 2, other.slot(Instant::now(), LONG)).await.expect("other buckets go on").unwrap();
+    timeout(PAUSE / 2, slot(&other, Instant::now(), LONG)).await.expect("other buckets go on").unwrap();
     let mut after = Vec::new();
     for wait in waits {
         let at = wait.await.unwrap();
@@ -92,8 +92,8 @@ async fn a_pause_holds_for_every_instance_and_ends_without_a_burst(fleet: Fleet)
 
 async fn credentials_have_buckets_of_their_own(fleet: Fleet) {
     for user in ["one", "two", "three"] {
-        fleet.lane(0, "slow", user).slot(Instant::now(), Duration::ZERO).await.unwrap();
-        let again = fleet.lane(1, "slow", user).slot(Instant::now(), Duration::ZERO).await;
+        slot(&fleet.lane(0, "slow", user), Instant::now(), Duration::ZERO).await.unwrap();
+        let again = slot(&fleet.lane(1, "slow", user), Instant::now(), Duration::ZERO).await;
         assert!(matches!(again, Err(Refused::TooLong { .. })), "{again:?}");
     }
 }
@@ -101,33 +101,33 @@ async fn credentials_have_buckets_of_their_own(fleet: Fleet) {
 async fn a_channel_limit_is_shared_by_its_endpoints(fleet: Fleet) {
     let free = |endpoint| {
         let lane = fleet.lane_of("shared", 0, endpoint, "user");
-        async move { lane.slot(Instant::now(), Duration::ZERO).await.is_ok() }
+        async move { slot(&lane, Instant::now(), Duration::ZERO).await.is_ok() }
     };
     assert!(free("a").await && free("b").await, "two for the channel");
     assert!(!free("a").await && !free("b").await, "spent for both");
-    assert!(fleet.lane_of("shared", 1, "other", "user").slot(Instant::now(), Duration::ZERO).await.is_err());
+    assert!(slot(&fleet.lane_of("shared", 1, "other", "user"), Instant::now(), Duration::ZERO).await.is_err());
 }
 
 async fn a_quote_is_true_and_told_at_once(fleet: Fleet) {
     let lane = fleet.lane(0, "slow", "user");
-    lane.slot(Instant::now(), LONG).await.unwrap();
+    slot(&lane, Instant::now(), LONG).await.unwrap();
     let asked = Instant::now();
-    let Err(Refused::TooLong { retry_after }) = lane.slot(asked, Duration::from_millis(100)).await else {
+    let Err(Refused::TooLong { retry_after }) = slot(&lane, asked, Duration::from_millis(100)).await else {
         panic!("the next slot is two seconds off")
     };
     assert!(retry_after > Duration::from_millis(1_500) && retry_after <= Duration::from_secs(2), "{retry_after:?}");
-    lane.slot(Instant::now(), LONG).await.unwrap();
+    slot(&lane, Instant::now(), LONG).await.unwrap();
     assert!(asked.elapsed() >= retry_after, "quoted {retry_after:?}, went after {:?}", asked.elapsed());
 }
 
 async fn what_nobody_waits_for_any_more_is_not_spent(fleet: Fleet) {
     let lane = fleet.lane(0, "slow", "user");
-    lane.slot(Instant::now(), LONG).await.unwrap();
+    slot(&lane, Instant::now(), LONG).await.unwrap();
     for _ in 0..20 {
-        let gone = lane.slot(Instant::now(), LONG);
+        let gone = slot(&lane, Instant::now(), LONG);
         assert!(timeout(Duration::from_millis(10), gone).await.is_err(), "the next slot is two seconds off");
     }
-    let Err(Refused::TooLong { retry_after }) = lane.slot(Instant::now(), Duration::ZERO).await else {
+    let Err(Refused::TooLong { retry_after }) = slot(&lane, Instant::now(), Duration::ZERO).await else {
         panic!("the next slot is more than a second off")
     };
     assert!(retry_after <= Duration::from_secs(2), "{retry_after:?}: those who left still count");
@@ -140,20 +140,20 @@ async fn without_redis_requests_are_refused_passed_or_paced_as_configured() {
         |outage: &'static str| async move { Limiter::open(&parse(&config(Some(nowhere), outage))).await.unwrap() };
     let closed = open("closed").await;
     assert!(!closed.is_usable());
-    let refused = lane(&closed, "booking_com", "fast", "user").slot(Instant::now(), LONG).await;
+    let refused = slot(&lane(&closed, "booking_com", "fast", "user"), Instant::now(), LONG).await;
     assert_eq!(refused, Err(Refused::StoreClosed));
 
     let unpaced = open("open").await;
     assert!(unpaced.is_usable());
     for _ in 0..50 {
-        lane(&unpaced, "booking_com", "slow", "user").slot(Instant::now(), LONG).await.unwrap();
+        slot(&lane(&unpaced, "booking_com", "slow", "user"), Instant::now(), LONG).await.unwrap();
     }
 
     let local = open("local, expected_instances: 5").await;
     let (start, mut sent) = (Instant::now(), Vec::new());
     let lane = lane(&local, "booking_com", "fast", "user");
     for _ in 0..10 {
-        lane.slot(Instant::now(), LONG).await.unwrap();
+        slot(&lane, Instant::now(), LONG).await.unwrap();
         sent.push(Instant::now());
     }
     assert!(
@@ -170,7 +170,7 @@ async fn a_redis_that_forgets_its_scripts_costs_no_request_anything() {
     let lane = lane(&limiter, "booking_com", "fast", "user");
     for _ in 0..20 {
         redis.command("SCRIPT FLUSH");
-        lane.slot(Instant::now(), LONG).await.unwrap();
+        slot(&lane, Instant::now(), LONG).await.unwrap();
     }
     assert_eq!(limiter.mode(), "redis");
 }
@@ -185,7 +185,7 @@ async fn a_redis_that_loses_its_buckets_gives_no_second_burst() {
         if place % 5 == 0 {
             redis.command("FLUSHALL");
         }
-        lane.slot(Instant::now(), LONG).await.unwrap();
+        slot(&lane, Instant::now(), LONG).await.unwrap();
         sent.push(Instant::now());
     }
     assert_within(&mut sent, 50.0, 11.5);
@@ -196,7 +196,7 @@ async fn credentials_reach_redis_only_as_hashes() {
     let redis = Redis::start();
     let limiter = Limiter::open(&parse(&config(Some(&redis.url()), "closed"))).await.unwrap();
     let lane = lane(&limiter, "booking_com", "fast", "machine-account-7");
-    lane.slot(Instant::now(), LONG).await.unwrap();
+    slot(&lane, Instant::now(), LONG).await.unwrap();
     lane.pause(Duration::from_millis(10)).await;
     let keys = redis.command("KEYS *");
     assert!(keys.contains("bkt:{booking_com:") && keys.contains("}:fast"), "{keys}");
@@ -240,7 +240,11 @@ fn lane(limiter: &Limiter, channel: &str, endpoint: &str, user: &str) -> Lane {
 fn lane_in(config: &Config, limiter: &Limiter, channel: &str, endpoint: &str, user: &str) -> Lane {
     let channel = config.channels.iter().find(|known| known.name == channel).unwrap();
     let endpoint = channel.endpoints.iter().find(|known| known.name == endpoint).map(Arc::clone);
-    limiter.lane(channel, endpoint.as_ref(), Some(user.as_bytes())).unwrap()
+    limiter.lane(channel, endpoint.as_ref(), |_| Some(user.as_bytes())).unwrap()
+}
+
+async fn slot(lane: &Lane, arrived: Instant, max_wait: Duration) -> Result<(), Refused> {
+    lane.slot(Turn { arrived, class: Class::Interactive, max_wait }).await.map(drop)
 }
 
 fn parse(yaml: &str) -> Config {

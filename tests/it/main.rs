@@ -1,6 +1,7 @@
 //! The behaviour of ota-pacer as its users see it: real processes, real sockets, one module a behaviour.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod ca_command;
 mod certificates;
 mod clients;
 mod config;

@@ -52,7 +52,7 @@ impl Rig {
             Router::new(&config),
             Limiter::open(&config).await.unwrap(),
             Upstream::new(&config.upstream).unwrap(),
-            Leaves::new(Authority::open(&ca).unwrap()).unwrap(),
+            Leaves::new(Authority::open(&config.ca).unwrap()).unwrap(),
         )
         .with_drain_timeout(Duration::from_secs(3));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -5,10 +5,7 @@ use std::{io, path::PathBuf, process::Stdio, time::Duration};
 use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
-use tokio::{
-    process::Command,
-    time::timeout,
-};
+use tokio::{process::Command, time::timeout};
 
 use super::{
     clients::Client,
@@ -89,7 +86,9 @@ impl<'a> Ward<'a> {
         };
         Some(match judge(stage, is_success, code, self.is_relay, &said) {
             Health::Well => finding(Health::Well, ""),
-            Health::Bypasses => finding(Health::Bypasses, &format!("{}{}", client.bypasses, exceptions(self.variables))),
+            Health::Bypasses => {
+                finding(Health::Bypasses, &format!("{}{}", client.bypasses, exceptions(self.variables)))
+            }
             Health::Distrusts => finding(Health::Distrusts, client.distrusts),
             health => finding(health, &format!("it said: {}", telling_line(&said))),
         })

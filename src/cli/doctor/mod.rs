@@ -49,11 +49,11 @@ impl Doctor {
 }
 
 async fn examine_all(config: Config, url: Option<String>) -> anyhow::Result<ExitCode> {
-    let authority = Authority::open(&config.ca.dir)?;
+    let authority = Authority::open(&config.ca)?;
     let no_port = "cannot listen on 127.0.0.1";
     let (witness, app, url) = match url {
         None => {
-            let witness = Witness::answering(Leaves::new(Authority::open(&config.ca.dir)?)?, stand_in());
+            let witness = Witness::answering(Leaves::new(Authority::open(&config.ca)?)?, stand_in());
             (witness.await.context(no_port)?, None, format!("https://{STAND_IN}/"))
         }
         Some(url) => {

@@ -131,7 +131,8 @@ async fn read_head<I: AsyncRead + Unpin>(io: &mut I) -> io::Result<Vec<u8>> {
 }
 
 async fn respond<I: AsyncWrite + Unpin>(io: &mut I) -> io::Result<()> {
-    io.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok").await?;
+    io.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+        .await?;
     io.flush().await
 }
 
