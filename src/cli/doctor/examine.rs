@@ -168,15 +168,19 @@ fn exceptions(variables: &[(String, String)]) -> String {
 
 /// The line of a client's complaint that says most; the rest is where it was thrown.
 fn telling_line(said: &str) -> String {
-    let mut lines = said.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("Picked up "));
+    let mut lines = said.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(JAVA_NOTICE));
     let first = lines.next().unwrap_or("nothing");
     first.chars().take(LONGEST_LINE).collect()
 }
 
 /// The first number with a point in it.
 fn version_in(text: &str) -> String {
-    let numbers = text.split(|c: char| !(c.is_ascii_digit() || c == '.')).map(|word| word.trim_matches('.'));
-    numbers.into_iter().find(|word| word.contains('.')).unwrap_or("?").to_owned()
+    let mut numbers = text.lines().filter(|line| !line.starts_with(JAVA_NOTICE)).flat_map(numbers);
+    numbers.find(|word| word.contains('.')).unwrap_or("?").to_owned()
+}
+
+fn numbers(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| !(c.is_ascii_digit() || c == '.')).map(|word| word.trim_matches('.'))
 }
 
 /// With which our own scripts end where a library is not there.
@@ -184,6 +188,9 @@ const CANNOT_ASK: i32 = 3;
 
 /// Enough for a compiler on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Every JVM says so, on whichever of its outputs comes first.
+const JAVA_NOTICE: &str = "Picked up ";
 
 const LONGEST_LINE: usize = 160;
 
@@ -214,6 +221,7 @@ mod tests {
             ("curl 7.88.1 (x86_64-pc-linux-gnu)", "7.88.1"),
             ("v20.20.2", "20.20.2"),
             ("go version go1.19.8 linux/amd64", "1.19.8"),
+            ("Picked up JAVA_TOOL_OPTIONS: -Dhttp.proxyHost=127.0.0.1\nopenjdk 17.0.15", "17.0.15"),
             ("openjdk version \"17.0.15\" 2025-04-15", "17.0.15"),
             ("ruby 3.1.2p20 (2022-04-12)", "3.1.2"),
             ("nothing", "?"),
