@@ -57,6 +57,19 @@ pub fn merge(variables: &mut Vec<(String, String)>, existing: impl Fn(&str) -> O
     }
 }
 
+/// Has a Node that reads no proxy variable, such as 20, load a file that does it for its `fetch`, `http` and `https`.
+///
+/// Not among [`variables`]: a Node that does not find the file does not start at all, and one that finds it runs code
+/// before the program's own.
+pub fn preload_node(
+    variables: &mut Vec<(String, String)>,
+    authority: &Authority,
+    existing: impl Fn(&str) -> Option<String>,
+) {
+    let dir = authority.bundle_path().parent().expect("the bundle stands in a directory");
+    variables.push(settings::node_preload(dir, existing));
+}
+
 /// Rewrites `variables` for clients that find the directory of `authority` at `seen`.
 ///
 /// [`WGETRC`] is left out, since that file itself names another by its place here.

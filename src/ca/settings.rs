@@ -1,4 +1,4 @@
-//! Settings files for clients that a variable can only point to a file: GNU wget and PHP.
+//! Files for clients that a variable can only point to one: GNU wget, PHP, and Nodes that read no proxy variable.
 
 use std::{fs, io, path::Path};
 
@@ -11,7 +11,11 @@ use super::files::{self, Readers};
 pub(super) fn refresh(dir: &Path) -> io::Result<()> {
     fs::create_dir_all(dir.join(PHP_DIR))?;
     let wgetrc = format!("ca_certificate = {}\n", dir.join("bundle.pem").display());
-    for (path, contents) in [(dir.join(WGETRC_FILE), wgetrc.as_str()), (dir.join(PHP_DIR).join(PHP_FILE), PHP_INI)] {
+    for (path, contents) in [
+        (dir.join(WGETRC_FILE), wgetrc.as_str()),
+        (dir.join(PHP_DIR).join(PHP_FILE), PHP_INI),
+        (dir.join(NODE_FILE), NODE_PRELOAD),
+    ] {
         if fs::read(&path).is_ok_and(|known| known == contents.as_bytes()) {
             continue;
         }
@@ -42,6 +46,19 @@ pub(super) fn merge(variables: &mut Vec<(String, String)>, existing: impl Fn(&st
     variables.retain(|(name, value)| name != WGETRC || named.as_ref().map_or(home.is_none(), |file| file == value));
 }
 
+/// Name and value of the variable that has an old Node load our file in `dir`, besides what `existing` has it load.
+pub(super) fn node_preload(dir: &Path, existing: impl Fn(&str) -> Option<String>) -> (String, String) {
+    let path = dir.join(NODE_FILE).to_string_lossy().replace('\\', r"\\").replace('"', "\\\"");
+    let ours = format!("--require \"{path}\"");
+    let known = existing(NODE_OPTIONS).filter(|options| !options.trim().is_empty());
+    let value = match known {
+        Some(options) if options.contains(&ours) => options,
+        Some(options) => format!("{options} {ours}"),
+        None => ours,
+    };
+    (NODE_OPTIONS.to_owned(), value)
+}
+
 /// The one variable that [`merge`] may leave out.
 pub(super) const WGETRC: &str = "WGETRC";
 
@@ -49,6 +66,10 @@ const WGETRC_FILE: &str = "wgetrc";
 const PHP_SCAN: &str = "PHP_INI_SCAN_DIR";
 const PHP_DIR: &str = "php";
 const PHP_FILE: &str = "ota-pacer.ini";
+
+const NODE_OPTIONS: &str = "NODE_OPTIONS";
+const NODE_FILE: &str = "node-preload.cjs";
+const NODE_PRELOAD: &str = include_str!("node-preload.cjs");
 
 /// PHP replaces the variables as it starts. Where they are not set the values are empty, which is its default.
 const PHP_INI: &str = "curl.cainfo = ${CURL_CA_BUNDLE}\nopenssl.cafile = ${SSL_CERT_FILE}\n";
@@ -90,6 +111,15 @@ mod tests {
         assert_eq!(merged(&[(WGETRC, "/mine")]), without);
         fs::write(home.path().join(".wgetrc"), "").unwrap();
         assert_eq!(merged(&[("HOME", path)]), without);
+    }
+
+    #[test]
+    fn node_loads_our_file_besides_others() {
+        let dir = Path::new("/my ca");
+        let (name, value) = node_preload(dir, |_| Some("--max-old-space-size=512".to_owned()));
+        assert_eq!(name, NODE_OPTIONS);
+        assert_eq!(value, "--max-old-space-size=512 --require \"/my ca/node-preload.cjs\"");
+        assert_eq!(node_preload(dir, |_| Some(value.clone())).1, value);
     }
 
     #[test]

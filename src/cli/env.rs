@@ -22,6 +22,9 @@ pub struct Env {
     /// Where clients find the CA's files, when that is not where they are written, such as the mount of a container
     #[arg(long, value_name = "DIR")]
     ca_dir: Option<PathBuf>,
+    /// Also send Nodes before 22.21 through the proxy, which read no variable for it: `NODE_OPTIONS` has them load a file
+    #[arg(long)]
+    node_preload: bool,
     /// How to write it
     #[arg(long, value_enum, default_value_t = Syntax::Sh)]
     shell: Syntax,
@@ -59,6 +62,10 @@ impl Env {
         // First the files, then the paths: some clients fail hard on a missing one.
         let authority = Authority::open(&config.ca)?;
         let mut variables = environment::variables(&proxy, &authority);
+        if self.node_preload {
+            let existing = |name: &str| std::env::var(name).ok().filter(|_| self.ca_dir.is_none());
+            environment::preload_node(&mut variables, &authority, existing);
+        }
         match &self.ca_dir {
             // Other files, other machine: what this one has set does not count there.
             Some(seen) => environment::relocate(&mut variables, &authority, seen),

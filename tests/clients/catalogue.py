@@ -13,8 +13,8 @@ ENVIRONMENT = "nothing"
 
 @dataclass
 class Client:
-    """A client and its program. `needs` is what its user must do besides setting the environment; `unreachable` says
-    why no environment reaches it.
+    """A client and its program. `needs` is what its user must do besides setting the environment; `preload` has
+    `ota-pacer env --node-preload` print that.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Client:
     steps: tuple[str, ...] = STEPS
     environment: dict[str, str] = field(default_factory=dict)
     refuses_localhost: bool = False
-    unreachable: str = ""
+    preload: bool = False
 
     def version(self, base: dict[str, str]) -> str:
         """Nothing where it is not installed."""
@@ -84,10 +84,10 @@ def node_clients(tools: Path) -> list[Client]:
     for major in (20, 24):
         node = str(tools / f"node_modules/node{major}/bin/node")
         version = [node, "--version"]
-        old = "reads no proxy from the environment before Node 22.21" if major < 22 else ""
-        newer = "a newer Node, or an agent" if old else ENVIRONMENT
+        preload = major < 22
+        needs = "`ota-pacer env --node-preload`" if preload else ENVIRONMENT
         for name, program in (("fetch", "fetch.mjs"), ("https", "https_get.mjs")):
-            found.append(Client(f"Node {major} {name}", [node, program], version, needs=newer, unreachable=old))
+            found.append(Client(f"Node {major} {name}", [node, program], version, needs=needs, preload=preload))
         found.append(Client(f"Node {major} axios", [node, "axios.mjs"], version))
         found.append(Client(f"Node {major} got", [node, "got.mjs"], version, needs="`agent: new ProxyAgent()`"))
     return found

@@ -116,6 +116,7 @@ class Rig:
         self.address, self.admin = free_port(), free_port()
         proxied = self.configuration("proxied", upstream=scratch / "direct-ca/ca.pem")
         self.proxied = self.exports(proxied)
+        self.preloading = self.exports(proxied, "--node-preload")
         self.log = open(scratch / "pacer.log", "wb+")
         self.process = subprocess.Popen(
             [pacer, "serve", "--config", proxied], env=self.base, stdout=self.log, stderr=self.log
@@ -151,11 +152,15 @@ class Rig:
         path.write_text("\n".join(lines) + "\n")
         return path
 
-    def exports(self, config: Path) -> dict[str, str]:
+    def exports(self, config: Path, *arguments: str) -> dict[str, str]:
         """What a shell has after it has evaluated `ota-pacer env`."""
-        script = 'exports=$("$0" env --config "$1") && eval "$exports" && exec env -0'
+        script = 'exports=$("$0" env "$@") && eval "$exports" && exec env -0'
         output = subprocess.run(
-            ["sh", "-c", script, self.pacer, config], env=self.base, stdout=subprocess.PIPE, check=True, text=True
+            ["sh", "-c", script, self.pacer, "--config", config, *arguments],
+            env=self.base,
+            stdout=subprocess.PIPE,
+            check=True,
+            text=True,
         ).stdout
         return dict(line.split("=", 1) for line in output.split("\0") if "=" in line)
 
@@ -176,8 +181,8 @@ class Rig:
 
     def try_client(self, client: catalogue.Client, allowed: list[Allowed]) -> Outcome:
         outcome = Outcome(client, version=client.version(self.base))
-        if not outcome.version or client.unreachable:
-            outcome.skipped = client.unreachable or "not installed"
+        if not outcome.version:
+            outcome.skipped = "not installed"
             return outcome
         if client.refuses_localhost and self.host == "localhost":
             outcome.skipped = "never sends `localhost` to a proxy, and this machine lends no other name"
@@ -187,7 +192,7 @@ class Rig:
             outcome.failures.append(f"directly: {complaint}")
             return outcome
         before = self.paced()
-        proxied, proxied_said, complaint = self.run(client, self.proxied)
+        proxied, proxied_said, complaint = self.run(client, self.preloading if client.preload else self.proxied)
         if complaint:
             outcome.failures.append(f"through ota-pacer: {complaint}")
             return outcome

@@ -57,8 +57,8 @@ pub(super) const CLIENTS: &[Client] = &[
             "fetch(process.argv[1]).then(a => a.text()).catch(e => { console.error(e.cause ?? e); process.exit(1) })",
         ],
         source: None,
-        bypasses: "set `NODE_USE_ENV_PROXY=1`, which takes Node 22.21, 24.5 or newer; older ones need an agent in code, such \
-                   as proxy-agent (axios reads `https_proxy` itself)",
+        bypasses: "set `NODE_USE_ENV_PROXY=1`, which takes Node 22.21, 24.5 or newer; for older ones say \
+                   `ota-pacer env --node-preload`",
         distrusts: "set `NODE_EXTRA_CA_CERTS={ca}` before Node starts",
     },
     Client {
