@@ -18,7 +18,23 @@ def page(outcomes, allowed) -> str:
     used = [entry for entry in allowed if any(entry in outcome.allowed for outcome in outcomes)]
     lines += ["", "What may differ with every client (`tests/clients/allowed.txt`):", "", *reasons(everywhere)]
     lines += ["", "What differs with some:", "", *reasons(entry for entry in used if entry not in everywhere)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + BEYOND
+
+
+BEYOND = """
+## What the environment does not reach
+
+Code that arranges its connections itself goes past the proxy without a word; `ota-pacer doctor` tells it for the client
+that comes with a runtime, and `ota_pacer_requests_total` for an application.
+
+- Node: `NODE_USE_ENV_PROXY` holds for `fetch` and the global agents. An agent of the program's own needs
+  `new https.Agent({ proxyEnv: process.env })`, and code that passes its own `ca` does not see `NODE_EXTRA_CA_CERTS`.
+- Python: aiohttp without `trust_env=True`, urllib3 without a `ProxyManager`, httpx and requests with `trust_env` off.
+- PHP: streams and SoapClient, which take the proxy from their options alone.
+- Java: an `HttpClient` with a `ProxySelector` of its own; Apache's without `useSystemProperties()`.
+- Go: a `Transport` without `Proxy: http.ProxyFromEnvironment`, and everything at `localhost`.
+- Ruby: hosts that resolve to a loopback address.
+"""
 
 
 def reasons(entries) -> list[str]:
