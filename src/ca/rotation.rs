@@ -8,8 +8,8 @@ use std::{path::PathBuf, time::SystemTime};
 use rustls_pki_types::CertificateDer;
 use x509_parser::{certificate::X509Certificate, prelude::FromDer};
 
-use super::{Authority, CaError, authority, certificate, directory::Directory, files::Readers};
-use crate::{ca::bundle, config::model::Ca};
+use super::{Authority, CaError, authority, bundle, certificate, directory::Directory, files::Readers};
+use crate::config::model::Ca;
 
 /// A new authority beside the old one.
 #[derive(Debug)]

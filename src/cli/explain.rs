@@ -136,6 +136,7 @@ fn matched(config: &Config, found: &Match) -> Vec<String> {
     let Match { channel, endpoint, credential: value } = found;
     let mut lines = vec![format!("channel     {}", channel.name)];
     lines.push(match endpoint {
+        _ if !channel.intercept => format!("endpoint    none: {NOT_INTERCEPTED}"),
         Some(endpoint) => format!("endpoint    {} ({})", endpoint.name, rule(&endpoint.matcher)),
         None => match config.unmatched.path {
             UnmatchedPath::Pass => {
@@ -144,15 +145,12 @@ fn matched(config: &Config, found: &Match) -> Vec<String> {
             UnmatchedPath::Refuse => "endpoint    none: answered 403 (`unmatched.path: refuse`)".to_owned(),
         },
     });
-    if !channel.intercept {
-        lines.push(format!("tunnels     {NOT_INTERCEPTED}"));
-    }
     let counted = credential(&channel.credential);
     lines.push(match (&channel.credential, value) {
         (Credential::Label(_), _) | (_, Some(_)) => format!("counted by  {counted}"),
         (_, None) => format!("counted by  {counted}, which this request does not carry"),
     });
-    if endpoint.is_none() && config.unmatched.path == UnmatchedPath::Refuse {
+    if channel.intercept && endpoint.is_none() && config.unmatched.path == UnmatchedPath::Refuse {
         return lines;
     }
     let cost = endpoint.as_ref().map_or(1, |endpoint| endpoint.cost.get());

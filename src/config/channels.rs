@@ -76,7 +76,7 @@ fn channel(
     conflict::endpoints(cx, &claims);
     let credential = credential(section);
     if !intercept {
-        check_unintercepted(section, what, &credential, shared.is_empty());
+        check_unintercepted(section, what, &credential, &shared);
     }
     Channel {
         name: name.to_owned(),
@@ -90,7 +90,7 @@ fn channel(
 }
 
 /// Of a tunnel that is relayed unread, nothing is known but its host.
-fn check_unintercepted(section: &Section<'_>, what: &str, credential: &Credential, is_unlimited: bool) {
+fn check_unintercepted(section: &Section<'_>, what: &str, credential: &Credential, limits: &[(Limit, Span)]) {
     let (cx, intercept) = (section.context(), section.span("intercept"));
     let refuse = |key, message: String, hint| {
         cx.mistake(Mistake::new(&section.span(key), message, hint).with(&intercept, "not intercepted"));
@@ -104,7 +104,12 @@ fn check_unintercepted(section: &Section<'_>, what: &str, credential: &Credentia
         let hint = "requests inside a tunnel are not seen; count the channel as one with `label`, or leave it out";
         refuse("credential", format!("{what} is counted by its requests, but is not intercepted"), hint);
     }
-    let message = if is_unlimited {
+    for (_, span) in limits.iter().filter(|(limit, _)| limit.key.iter().any(|part| *part != KeyPart::Credential)) {
+        let message = format!("a limit is counted by requests, but {what} is not intercepted");
+        let hint = "requests inside a tunnel are not seen; leave `key` out";
+        cx.mistake(Mistake::new(span, message, hint).with(&intercept, "not intercepted"));
+    }
+    let message = if limits.is_empty() {
         format!("{what} is not intercepted and has no limits: its tunnels are not paced")
     } else {
         format!("{what} is not intercepted: each tunnel is paced once, however many requests it carries")

@@ -1,6 +1,7 @@
-//! CONNECT: a tunnel to a configured host is opened here and its requests are paced; any other is relayed unread.
+//! CONNECT: a tunnel to a configured host is opened here and its requests are paced; any other is relayed unread, paced
+//! itself where its channel says so.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use http::{HeaderMap, Request, Response, header};
 use hyper::{body::Incoming, upgrade::OnUpgrade};
@@ -15,15 +16,18 @@ use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 use super::{
     answer::Answer,
     downstream::Downstream,
+    interception::{Failure, Trust},
     metrics::Outcome,
     record::Record,
     relay::relay,
     respond::{self, Refusal},
-    sniff::{Protocol, sniff},
+    sniff::{Prefixed, Protocol, sniff},
     target::{self, Authority},
 };
 use crate::{
-    config::model::{Channel, UnmatchedHost},
+    config::model::{Class, HostPattern, UnmatchedHost},
+    limiter::{Permit, Refused, Turn},
+    route::Match,
     upstream::Scheme,
 };
 
@@ -34,9 +38,12 @@ pub(super) async fn open(client: &Downstream, mut request: Request<Incoming>) ->
         Ok(authority) => authority,
         Err(refusal) => return refused(unmatched(client), refusal),
     };
-    let channel = client.proxy().router.channel(&authority.host, authority.port).cloned();
-    match channel {
-        Some(channel) => open_intercepted(client, upgrade, authority, channel),
+    let router = &client.proxy().router;
+    if let Some(found) = router.tunnel(&authority.host, authority.port) {
+        return open_paced(client, upgrade, authority, found).await;
+    }
+    match router.pattern(&authority.host, authority.port).cloned() {
+        Some(pattern) => open_intercepted(client, upgrade, authority, pattern, Trust::of(request.headers())),
         None => open_blind(client, upgrade, authority).await,
     }
 }
@@ -57,25 +64,61 @@ fn open_intercepted(
     client: &Downstream,
     upgrade: OnUpgrade,
     authority: Authority,
-    channel: Arc<Channel>,
+    pattern: HostPattern,
+    trust: Trust,
 ) -> Response<Answer> {
     let inner = client.clone();
     client.leave_http();
     client.spawn(async move {
         // A client gone before its 200 is no event.
         let Ok(upgraded) = upgrade.await else { return };
-        intercept(&inner, TokioIo::new(upgraded), authority, &channel).await;
+        let Err((failure, lost)) = intercept(&inner, TokioIo::new(upgraded), &authority).await else { return };
+        inner.proxy().metrics.interception_failures().report(&pattern, &failure, trust);
+        if let Some(io) = lost {
+            relay_unread(&inner, io, &authority).await;
+        }
     });
     respond::established()
 }
 
-/// Dials first, so that a host that cannot be reached shows as what it is, and a server that speaks first is heard.
-async fn open_blind(client: &Downstream, upgrade: OnUpgrade, authority: Authority) -> Response<Answer> {
+/// A tunnel that is not opened takes one slot of its channel, and counts as under way for as long as it lasts.
+async fn open_paced(client: &Downstream, upgrade: OnUpgrade, authority: Authority, found: Match) -> Response<Answer> {
     let proxy = client.proxy();
-    let mut record = unmatched(client);
-    if proxy.settings.unmatched.host == UnmatchedHost::Refuse {
+    let mut record = Record::new(proxy.metrics.route(&found.channel, None).clone());
+    let mut permit = None;
+    if let Some(lane) = proxy.limiter.lane(&found.channel, None, |part| found.value(part)) {
+        let (arrived, max_wait) = (record.arrived, found.policy().max_wait);
+        record.hold();
+        let granted = lane.slot(Turn { arrived, class: Class::Interactive, max_wait }).await;
+        record.release();
+        match granted {
+            Ok(granted) => permit = Some(granted),
+            Err(Refused::TooLong { retry_after } | Refused::QueueFull { retry_after }) => {
+                return refused(record, Refusal::wait_too_long(retry_after));
+            }
+            Err(Refused::StoreClosed) => return refused(record, Refusal::store_closed()),
+        }
+    }
+    join(client, upgrade, authority, record, permit).await
+}
+
+async fn open_blind(client: &Downstream, upgrade: OnUpgrade, authority: Authority) -> Response<Answer> {
+    let record = unmatched(client);
+    if client.proxy().settings.unmatched.host == UnmatchedHost::Refuse {
         return refused(record, Refusal::unmatched_host());
     }
+    join(client, upgrade, authority, record, None).await
+}
+
+/// Dials first, so that a host that cannot be reached shows as what it is, and a server that speaks first is heard.
+async fn join(
+    client: &Downstream,
+    upgrade: OnUpgrade,
+    authority: Authority,
+    mut record: Record,
+    permit: Option<Permit>,
+) -> Response<Answer> {
+    let proxy = client.proxy();
     let origin = match proxy.upstream.dial(&authority.host, authority.port).await {
         Ok(origin) => origin,
         Err(error) => return refused(record, Refusal::connect(&error)),
@@ -86,7 +129,7 @@ async fn open_blind(client: &Downstream, upgrade: OnUpgrade, authority: Authorit
     client.leave_http();
     let (tunnel, shutdown) = (proxy.metrics.tunnel(), client.shutdown().clone());
     client.spawn(async move {
-        let _tunnel = tunnel;
+        let _until_its_end = (tunnel, permit);
         let Ok(upgraded) = upgrade.await else { return };
         if let Err(error) = relay(TokioIo::new(upgraded), origin, &shutdown).await {
             tracing::debug!(%error, "tunnel ended");
@@ -98,41 +141,43 @@ async fn open_blind(client: &Downstream, upgrade: OnUpgrade, authority: Authorit
     response
 }
 
-/// Serves what the client sends through a tunnel to a configured host.
-async fn intercept<I>(client: &Downstream, io: I, authority: Authority, channel: &Channel)
+/// Serves what the client sends through a tunnel to a configured host. What carries neither TLS nor HTTP is given back.
+async fn intercept<I>(client: &Downstream, io: I, authority: &Authority) -> Result<(), (Failure, Option<Prefixed<I>>)>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let sniffed = tokio::select! {
         sniffed = timeout(FIRST_BYTE, sniff(io)) => sniffed,
         // Nothing was asked for yet.
-        () = client.shutdown().cancelled() => return,
+        () = client.shutdown().cancelled() => return Ok(()),
     };
-    let Ok(Ok(Some((protocol, io)))) = sniffed else { return };
+    let Ok(Ok(Some((protocol, io)))) = sniffed else { return Ok(()) };
     match protocol {
-        Protocol::Http => client.inside(authority, Scheme::Http).serve(io).await,
-        Protocol::Tls => match terminate(client, io, &authority).await {
-            Ok(tls) => client.inside(authority, Scheme::Https).serve(tls).await,
-            Err(error) => {
-                client.proxy().metrics.interception_failed(channel);
-                let hint = "the client must trust the proxy's `ca.pem`; see `ota-pacer env`";
-                tracing::warn!(channel = channel.name, %error, hint, "a client did not accept the intercepted connection");
-            }
-        },
-        Protocol::Opaque => {
-            client.proxy().metrics.interception_failed(channel);
-            tracing::warn!(channel = channel.name, "a tunnel carries neither TLS nor HTTP: relayed unpaced");
-            let Ok(origin) = client.proxy().upstream.dial(&authority.host, authority.port).await else { return };
-            let _tunnel = client.proxy().metrics.tunnel();
-            if let Err(error) = relay(io, origin, client.shutdown()).await {
-                tracing::debug!(%error, "tunnel ended");
-            }
+        Protocol::Http => client.inside(authority.clone(), Scheme::Http).serve(io).await,
+        Protocol::Tls => {
+            let tls = terminate(client, io, authority).await.map_err(|failure| (failure, None))?;
+            client.inside(authority.clone(), Scheme::Https).serve(tls).await;
         }
+        Protocol::Opaque => return Err((Failure::Opaque, Some(io))),
+    }
+    Ok(())
+}
+
+/// Relays a tunnel whose client has had its 200 already.
+async fn relay_unread<I>(client: &Downstream, io: I, authority: &Authority)
+where
+    I: AsyncRead + AsyncWrite + Unpin,
+{
+    let proxy = client.proxy();
+    let Ok(origin) = proxy.upstream.dial(&authority.host, authority.port).await else { return };
+    let _tunnel = proxy.metrics.tunnel();
+    if let Err(error) = relay(io, origin, client.shutdown()).await {
+        tracing::debug!(%error, "tunnel ended");
     }
 }
 
 /// Ends the client's TLS with a leaf for the host that the tunnel was opened to.
-async fn terminate<I>(client: &Downstream, io: I, authority: &Authority) -> Result<TlsStream<I>, InterceptError>
+async fn terminate<I>(client: &Downstream, io: I, authority: &Authority) -> Result<TlsStream<I>, Failure>
 where
     I: AsyncRead + AsyncWrite + Unpin,
 {
@@ -142,18 +187,7 @@ where
         let config = client.proxy().leaves.server_config(&authority.host, hello.client_hello().server_name())?;
         Ok(hello.into_stream(config).await?)
     };
-    timeout(HANDSHAKE, handshake).await.map_err(|_| InterceptError::Timeout)?
-}
-
-/// Why a client's TLS could not be ended here.
-#[derive(Debug, thiserror::Error)]
-enum InterceptError {
-    #[error("the TLS handshake failed: {0}")]
-    Handshake(#[from] std::io::Error),
-    #[error("{0}")]
-    Mint(#[from] crate::ca::MintError),
-    #[error("the TLS handshake took too long")]
-    Timeout,
+    timeout(HANDSHAKE, handshake).await.map_err(|_| Failure::Timeout)?
 }
 
 /// A refused CONNECT closes: what the client has sent behind it was meant for the tunnel, and must not be read as requests.

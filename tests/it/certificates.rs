@@ -10,7 +10,7 @@ use std::{
 };
 
 use ota_pacer::{
-    ca::{Authority, CaError, Leaves, MintError},
+    ca::{self, Authority, CaError, Leaves, MintError},
     config::{
         host::Host,
         model::{Ca, HostPattern, KeyType},
@@ -318,6 +318,100 @@ async fn an_intermediate_is_sent_to_clients_that_trust_its_root_alone() {
     assert_eq!(chain.len(), 2);
     fs::rename(dir.path().join("root.pem"), dir.path().join("ca.pem")).unwrap();
     openssl_accepts(dir.path(), &chain, &host_of("ota.example"));
+}
+
+#[tokio::test]
+async fn a_chain_goes_out_in_order_whatever_the_order_of_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+    openssl(
+        dir.path(),
+        &format!(
+            "req -x509 -new {key} -keyout root.key -out root.pem -days 365 -subj /CN=Root \
+             -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign"
+        ),
+    );
+    let extensions = "basicConstraints=critical,CA:TRUE\nkeyUsage=critical,keyCertSign\n\
+                      subjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n";
+    fs::write(dir.path().join("extensions"), extensions).unwrap();
+    for (name, above) in [("upper", "root"), ("ca", "upper")] {
+        openssl(dir.path(), &format!("req -new {key} -keyout {name}.key -out {name}.csr -subj /CN={name}"));
+        openssl(
+            dir.path(),
+            &format!(
+                "x509 -req -in {name}.csr -CA {above}.pem -CAkey {above}.key -CAcreateserial -out {name}.pem -days 365 \
+                 -extfile extensions"
+            ),
+        );
+    }
+    let [signing, upper, root] =
+        ["ca", "upper", "root"].map(|name| fs::read_to_string(dir.path().join(format!("{name}.pem"))).unwrap());
+    // And one that has nothing to do with it, as after a rotation by hand.
+    let other = tempfile::tempdir().unwrap();
+    Authority::open(&Ca::at(other.path())).unwrap();
+    let unrelated = fs::read_to_string(other.path().join("ca.pem")).unwrap();
+    fs::write(dir.path().join("ca.pem"), signing.clone() + &root + &unrelated + &upper).unwrap();
+    private(dir.path());
+
+    let config = leaves(dir.path()).server_config(&host_of("ota.example"), None).unwrap();
+    let root = CertificateDer::from_pem_slice(root.as_bytes()).unwrap();
+    let chain = handshake(&config, &trusting(&root), "ota.example").await.unwrap().chain;
+    let above = [signing, upper].map(|pem| CertificateDer::from_pem_slice(pem.as_bytes()).unwrap());
+    assert_eq!(chain[1..], above);
+    // Clients that have the root alone and verify strictly.
+    fs::write(dir.path().join("untrusted.der"), &chain[0]).unwrap();
+    openssl(dir.path(), "x509 -inform der -in untrusted.der -out leaf.pem");
+    let above = ["ca.pem", "upper.pem"].map(|name| fs::read_to_string(dir.path().join(name)).unwrap());
+    fs::write(dir.path().join("above.pem"), above.concat()).unwrap();
+    openssl(
+        dir.path(),
+        "verify -x509_strict -purpose sslserver -no-CApath -no-CAstore -CAfile root.pem -untrusted above.pem \
+         -verify_hostname ota.example leaf.pem",
+    );
+}
+
+#[tokio::test]
+async fn workers_and_proxies_from_before_and_after_a_rotation_understand_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let ca = Ca::at(dir.path());
+    // A year before its end, as an operator would.
+    let made = now() - 3_280 * DAY;
+    let running = Leaves::new(Authority::open_at(&ca, made).unwrap()).unwrap();
+    let old = ca_of(dir.path());
+    let rotated = ca::rotate(&ca, now()).unwrap();
+    let new = ca_of(dir.path());
+    let restarted = Leaves::new(rotated.authority).unwrap();
+    let serves = |leaves: &Leaves| leaves.server_config(&host_of("ota.example"), None).unwrap();
+
+    // A worker that was started after the rotation reads any of the files, and meets either proxy.
+    for file in ["ca.pem", "bundle.pem"] {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(CertificateDer::pem_file_iter(dir.path().join(file)).unwrap().flatten());
+        let worker = Arc::new(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth());
+        for leaves in [&running, &restarted] {
+            let mut worker = ClientConfig::clone(&worker);
+            worker.alpn_protocols = vec![b"http/1.1".to_vec()];
+            let chain = handshake(&serves(leaves), &Arc::new(worker), "ota.example").await.unwrap().chain;
+            assert_eq!(chain.len(), 1, "the old authority is trusted, not sent");
+        }
+    }
+    // One from before meets the proxy from before, which is why proxies are restarted last.
+    handshake(&serves(&running), &trusting(&old), "ota.example").await.unwrap();
+    handshake(&serves(&restarted), &trusting(&new), "ota.example").await.unwrap();
+    handshake(&serves(&restarted), &trusting(&old), "ota.example").await.err().unwrap();
+}
+
+#[test]
+fn an_expired_authority_can_be_rotated() {
+    let dir = tempfile::tempdir().unwrap();
+    let ca = Ca::at(dir.path());
+    Authority::open_at(&ca, now() - 4_000 * DAY).unwrap();
+    let error = Authority::open(&ca).unwrap_err().to_string();
+    assert!(error.contains("expired since") && error.contains("`ota-pacer ca rotate`"), "{error}");
+    ca::rotate(&ca, now()).unwrap();
+    Authority::open(&ca).unwrap();
+    let (_, dropped) = ca::drop_old(&ca, now()).unwrap();
+    assert_eq!(dropped, 1);
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod doctor;
 mod fleet_outage;
 mod fleet_pause;
 mod fleet_rate;
+mod interception;
 mod layers;
 mod limiter;
 mod limiter_script;

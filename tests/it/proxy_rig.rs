@@ -41,11 +41,16 @@ impl Rig {
 
     /// With more lines of configuration.
     pub(crate) async fn with(more: &str) -> Self {
+        Self::configured(&format!("{more}\n{CHANNELS}"), "").await
+    }
+
+    /// With channels of its own, and more settings of the CA.
+    pub(crate) async fn configured(more: &str, ca_settings: &str) -> Self {
         // Another test of this process may have been first.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let directory = TempDir::new().unwrap();
         let ca = directory.path().join("ca");
-        let text = format!("listen: 127.0.0.1:0\nca: {{ dir: '{}' }}\n{more}\n{CHANNELS}", ca.display());
+        let text = format!("listen: 127.0.0.1:0\nca: {{ dir: '{}', {ca_settings} }}\n{more}", ca.display());
         let config = config::parse("test.yaml", &text, |_| None).unwrap_or_else(|errors| panic!("{errors}"));
         let proxy = Proxy::new(
             &config,

@@ -51,10 +51,13 @@ impl Doctor {
 async fn examine_all(config: Config, url: Option<String>) -> anyhow::Result<ExitCode> {
     let authority = Authority::open(&config.ca)?;
     let no_port = "cannot listen on 127.0.0.1";
+    let is_relay = url.is_some();
     let (witness, app, url) = match url {
         None => {
-            let witness = Witness::answering(Leaves::new(Authority::open(&config.ca)?)?, stand_in());
-            (witness.await.context(no_port)?, None, format!("https://{STAND_IN}/"))
+            let host = stand_in(&config);
+            let url = format!("https://{}/", host.as_str());
+            let witness = Witness::answering(Leaves::new(Authority::open(&config.ca)?)?, host);
+            (witness.await.context(no_port)?, None, url)
         }
         Some(url) => {
             ensure!(
@@ -70,7 +73,7 @@ async fn examine_all(config: Config, url: Option<String>) -> anyhow::Result<Exit
     let mut variables = environment::variables(&environment::proxy_url(witness.address()), &authority);
     environment::merge(&mut variables, |name| std::env::var(name).ok());
 
-    let ward = Ward::new(&witness, &variables, &url, app.is_some() || url != format!("https://{STAND_IN}/"))?;
+    let ward = Ward::new(&witness, &variables, &url, is_relay)?;
     println!("{:<8} {:<10} {:<14} {:<10} to do", "client", "version", "came through", "trusts us");
     let (mut absent, mut is_well) = (Vec::new(), true);
     for client in CLIENTS {
@@ -106,9 +109,16 @@ fn row(name: &str, finding: &Finding, authority: &Authority) -> String {
     format!("{name:<8} {:<10} {came:<14} {trusts:<10} {advice}", finding.version).trim_end().to_owned()
 }
 
-fn stand_in() -> Host {
-    Host::parse(STAND_IN).expect("it is a name")
+/// A name that no resolver knows (RFC 6761 section 6.4), so that a client that goes past the proxy gets nowhere; below that
+/// of a channel where the CA may vouch for no other.
+fn stand_in(config: &Config) -> Host {
+    let hosts = config.channels.iter().flat_map(|channel| &channel.hosts).map(ToString::to_string);
+    let domains = hosts.map(|host| host.trim_start_matches("*.").split(':').next().unwrap_or_default().to_owned());
+    let below =
+        domains.filter_map(|domain| Host::parse(&format!("{STAND_IN}.{domain}")).ok()).find(|host| host.ip().is_none());
+    below
+        .filter(|_| config.ca.name_constraints)
+        .unwrap_or_else(|| Host::parse(&format!("{STAND_IN}.invalid")).expect("it is a name"))
 }
 
-/// No resolver knows a name under `invalid` (RFC 6761 section 6.4): a client that goes past the proxy gets nowhere.
-const STAND_IN: &str = "ota-pacer-doctor.invalid";
+const STAND_IN: &str = "ota-pacer-doctor";

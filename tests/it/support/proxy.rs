@@ -8,14 +8,20 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::{metrics::Metrics, mock_ota::MockOta, process::Process, redis::Redis, worker::without_proxy_variables};
+use super::{
+    metrics::Metrics,
+    mock_ota::MockOta,
+    process::{Lines, Process},
+    redis::Redis,
+    worker::without_proxy_variables,
+};
 
 /// A running proxy.
 pub(crate) struct Proxy {
     address: SocketAddr,
     admin: SocketAddr,
     directory: TempDir,
-    _process: Process,
+    process: Process,
 }
 
 /// A configuration in the making. The channel `booking_com` holds `localhost`, told apart by the Basic user.
@@ -105,7 +111,7 @@ impl Settings {
         let stderr = process.stderr().clone();
         let address = process.wait_for_line(&stderr, "`proxy listening`", |line| listening(line, "proxy listening"));
         let admin = process.wait_for_line(&stderr, "`admin listening`", |line| listening(line, "admin listening"));
-        Proxy { address, admin, directory, _process: process }
+        Proxy { address, admin, directory, process }
     }
 }
 
@@ -117,6 +123,11 @@ impl Proxy {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What it has logged so far.
+    pub(crate) fn log(&self) -> &Lines {
+        self.process.stderr()
     }
 
     pub(crate) fn config_file(&self) -> PathBuf {
