@@ -1,6 +1,5 @@
 """The clients: how each is started, and what it is asked to do."""
 
-import os
 import re
 import shutil
 import subprocess
