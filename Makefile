@@ -23,7 +23,7 @@ test: lint tools
 
 test-clients:
 	cargo build --locked --bin ota-pacer
-	tests/clients/install.sh $(TARGET)/clients
+	tests/clients/install.sh $(TARGET)/clients $(TARGET)
 	python3 tests/clients/compare_test.py
 	python3 tests/clients/run.py --pacer $(TARGET)/debug/ota-pacer --tools $(TARGET)/clients --docs docs/clients.md
 

@@ -104,6 +104,7 @@ def other_clients(tools: Path) -> list[Client]:
         Client("PHP curl", ["php", "curl.php"], ["php", "-r", "curl_init() && print(PHP_VERSION);"]),
         Client("PHP streams", ["php", "streams.php"], ["php", "--version"], needs=context, steps=unchunked),
         Client("Ruby Net::HTTP", ["ruby", "net_http.rb"], ["ruby", "--version"]),
+        Client("Rust reqwest", [str(tools / "reqwest-client")], ["cat", str(tools / "reqwest-version")]),
         Client("Perl LWP", ["perl", "lwp.pl"], ["perl", "-MLWP::Protocol::https", "-MLWP", "-e", "print LWP->VERSION"]),
     ]
 

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Puts the clients into DIR: `install.sh DIR`. What cannot be had is left out; the run reports it as skipped.
+# Puts the clients into DIR: `install.sh DIR TARGET`, TARGET being cargo's. What cannot be had is left out; the run reports it as skipped.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-mkdir -p "$1"
+mkdir -p "$1" "$2"
 dir=$(cd "$1" && pwd)
 log=$dir/install.log
 : > "$log"
@@ -50,5 +50,12 @@ fi
 if command -v go >/dev/null && ! { [ "$dir/nethttp" -nt "$here/programs/nethttp.go" ]; }; then
     GOCACHE=$dir/go-cache GO111MODULE=off CGO_ENABLED=0 go build -o "$dir/nethttp" "$here/programs/nethttp.go" >>"$log" 2>&1 \
         || echo "cannot build the Go client: see $log"
+fi
+manifest=$here/reqwest/Cargo.toml
+if cargo build --quiet --locked --manifest-path "$manifest" --target-dir "$2" >>"$log" 2>&1; then
+    cp "$2/debug/reqwest-client" "$dir/"
+    sed -n '/^name = "reqwest"$/{n;s/.*"\(.*\)"/\1/p;}' "$here/reqwest/Cargo.lock" > "$dir/reqwest-version"
+else
+    echo "cannot build the Rust client: see $log"
 fi
 exit 0
