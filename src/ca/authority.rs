@@ -94,6 +94,11 @@ impl Authority {
         &self.trust_store_path
     }
 
+    /// Where these files are. An absolute path.
+    pub fn dir(&self) -> &Path {
+        self.certificate_path.parent().expect("the certificate stands in a directory")
+    }
+
     /// What `ca.pem` holds: the signing certificate, those above it, and those of authorities before it.
     pub(super) fn trusted(&self) -> &[CertificateDer<'static>] {
         &self.trusted
@@ -102,8 +107,7 @@ impl Authority {
     /// The system's roots and ours.
     pub(super) fn with_system_roots(&self) -> Vec<CertificateDer<'static>> {
         // What cannot be read is trusted by nobody.
-        let dir = self.certificate_path.parent().expect("it stands in a directory");
-        let retired = Directory::retired(dir, &self.trusted).unwrap_or_default();
+        let retired = Directory::retired(self.dir(), &self.trusted).unwrap_or_default();
         bundle::merge(&bundle::system_roots(), &self.trusted, &retired)
     }
 
@@ -159,8 +163,9 @@ impl Authority {
         (!is_taken && !is_misread).then_some(host.as_str())
     }
 
-    /// Says where the authority that is there differs from what the configuration would have made.
-    fn compare(&self, ca: &Ca) {
+    /// Says in the log where the authority that is there differs from what the configuration would have made, as
+    /// [`Authority::open`] does; for a configuration that has changed since.
+    pub fn compare(&self, ca: &Ca) {
         let path = self.certificate_path.display();
         for host in &ca.hosts {
             if !self.constraints.iter().all(|constraints| constraints.permit_all(host)) {

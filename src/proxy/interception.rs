@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     io,
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -29,6 +30,9 @@ pub(super) enum Failure {
     /// The client closed the connection in place of an answer to the certificate.
     #[error("the client closed the connection during the TLS handshake, without an alert")]
     Closed,
+    /// The client closed the connection as soon as it had seen the certificate: some look at it only after the handshake.
+    #[error("the client closed the connection right after the TLS handshake, without a request")]
+    Unused,
     /// The client has no version or algorithm of TLS in common with us.
     #[error("the client's TLS is too old: {0}")]
     Incompatible(String),
@@ -86,7 +90,7 @@ impl Failure {
             Self::Unaccepted(_) => {
                 format!("{trust}; if it is set, the client pins the host's own certificate: {EXCLUDE}")
             }
-            Self::Closed => format!(
+            Self::Closed | Self::Unused => format!(
                 "clients that pin the host's certificate do so, and some that do not trust the CA: {trust}; if it is set, {EXCLUDE}"
             ),
             Self::Incompatible(_) => format!(
@@ -139,13 +143,14 @@ impl Failures {
         Self { hosts: hosts.map(host).collect() }
     }
 
-    /// Counts a failure at `host`, and says so, unless one was told of within a minute.
-    pub(super) fn report(&self, host: &HostPattern, failure: &Failure, trust: Trust) {
+    /// Counts a failure at `host`, and says so, unless one was told of within a minute. `ca_dir` has the files that the
+    /// remedy names.
+    pub(super) fn report(&self, host: &HostPattern, failure: &Failure, trust: Trust, ca_dir: &Path) {
         let Some(Host { channel, count, told }) = self.hosts.get(host) else { return };
         count.increment(1);
         let Some(untold) = told.lock().unwrap_or_else(PoisonError::into_inner).tell(Instant::now()) else { return };
-        let hint = failure.hint(trust);
-        tracing::warn!(channel, %host, %failure, untold, hint, "a connection could not be intercepted");
+        let (hint, ca_dir) = (failure.hint(trust), ca_dir.display());
+        tracing::warn!(channel, %host, %failure, untold, hint, %ca_dir, "a connection could not be intercepted");
     }
 }
 

@@ -307,7 +307,12 @@ channels:
         rooms.held(Duration::from_millis(5));
         metrics.route(channel, None).request(Outcome::Refused);
         metrics.unmatched().request(Outcome::BadRequest);
-        metrics.interception_failures().report(&channel.hosts[1], &Failure::Opaque, Trust::of(&HeaderMap::new()));
+        metrics.interception_failures().report(
+            &channel.hosts[1],
+            &Failure::Opaque,
+            Trust::of(&HeaderMap::new()),
+            "ca".as_ref(),
+        );
         let (inflight, tunnel) = (rooms.enter(), metrics.tunnel());
         let text = recorder.handle().render();
         let route = r#"channel="ota",endpoint="rooms""#;

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
+use bytes::BytesMut;
 use http::{HeaderMap, Request, Response, header};
 use hyper::{body::Incoming, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite},
     net::TcpStream,
     time::timeout,
 };
@@ -73,7 +74,8 @@ fn open_intercepted(
         // A client gone before its 200 is no event.
         let Ok(upgraded) = upgrade.await else { return };
         let Err((failure, lost)) = intercept(&inner, TokioIo::new(upgraded), &authority).await else { return };
-        inner.proxy().metrics.interception_failures().report(&pattern, &failure, trust);
+        let proxy = inner.proxy();
+        proxy.metrics.interception_failures().report(&pattern, &failure, trust, proxy.leaves.authority().dir());
         if let Some(io) = lost {
             relay_unread(&inner, io, &authority).await;
         }
@@ -156,6 +158,7 @@ where
         Protocol::Http => client.inside(authority.clone(), Scheme::Http).serve(io).await,
         Protocol::Tls => {
             let tls = terminate(client, io, authority).await.map_err(|failure| (failure, None))?;
+            let tls = verdict(tls).await.map_err(|failure| (failure, None))?;
             client.inside(authority.clone(), Scheme::Https).serve(tls).await;
         }
         Protocol::Opaque => return Err((Failure::Opaque, Some(io))),
@@ -190,6 +193,24 @@ where
     timeout(HANDSHAKE, handshake).await.map_err(|_| Failure::Timeout)?
 }
 
+/// Waits a moment for what the client makes of the certificate: in TLS 1.3 its alert may follow a handshake that looked
+/// complete from here, and wget with GnuTLS looks at the certificate only then, and leaves without a word. A client that
+/// keeps a connection ready for later is not that quick to close it.
+async fn verdict<I>(mut tls: TlsStream<I>) -> Result<Prefixed<TlsStream<I>>, Failure>
+where
+    I: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut first = BytesMut::with_capacity(FIRST_READ);
+    match timeout(VERDICT, tls.read_buf(&mut first)).await {
+        Ok(Ok(0)) => Err(Failure::Unused),
+        Ok(Err(error)) => Err(match Failure::from(error) {
+            Failure::Closed => Failure::Unused,
+            failure => failure,
+        }),
+        Ok(Ok(_)) | Err(_) => Ok(Prefixed::new(first.freeze(), tls)),
+    }
+}
+
 /// A refused CONNECT closes: what the client has sent behind it was meant for the tunnel, and must not be read as requests.
 fn refused(mut record: Record, refusal: Refusal) -> Response<Answer> {
     record.answer(refusal.status(), refusal.outcome);
@@ -218,6 +239,12 @@ fn leads_back(origin: &TcpStream, client: &Downstream) -> bool {
 
 /// How long a client may keep a tunnel ready before its first byte.
 const FIRST_BYTE: Duration = Duration::from_secs(330);
+
+/// Within which a client that does not like the certificate has left.
+const VERDICT: Duration = Duration::from_secs(1);
+
+/// Room for the head of most requests.
+const FIRST_READ: usize = 4 * 1024;
 
 /// A bound on the whole TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(30);

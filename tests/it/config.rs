@@ -203,6 +203,19 @@ fn an_explanation_says_what_was_passed_over_and_why() {
     assert!(explain::Request::new(http::Method::GET, &"http://a".parse().unwrap(), &["secret".to_owned()]).is_err());
 }
 
+#[test]
+fn a_channel_that_is_not_intercepted_is_shown_as_such() {
+    let text = "unmatched: { path: refuse }\n\
+                channels: { ota: { hosts: [ota.example], intercept: false, limits: [{ rate: 2/s }] } }";
+    let config = parse(text).unwrap();
+    let request = explain::Request::new(http::Method::GET, &"https://ota.example/rates".parse().unwrap(), &[]).unwrap();
+    let explained = explain::explanation(&config, &request);
+    for text in [check::summary(&config), explained.clone()] {
+        assert!(text.contains("not intercepted: each tunnel takes one slot"), "{text}");
+    }
+    assert!(explained.contains("takes       1 from ota/*: rate 2/s") && !explained.contains("403"), "{explained}");
+}
+
 /// Exit codes: 0 fine, 2 a mistake in the configuration.
 #[test]
 fn commands_take_the_file_and_tell_by_their_exit_code() {

@@ -185,6 +185,22 @@ fn a_client_that_leaves_without_a_word_is_taken_for_one_that_pins() {
     assert!(line.contains("`intercept: false`") && line.contains("`bundle.pem`"), "{line}");
 }
 
+/// As wget with GnuTLS does.
+#[test]
+fn a_client_that_looks_at_the_certificate_only_after_the_handshake_is_noticed() {
+    let refusals = Refusals::start();
+    let mut client = refusals.tunnel();
+    let config = Arc::new(trusting(&refusals.proxy.ca_file()));
+    let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+    let mut tls = rustls::ClientConnection::new(config, name).unwrap();
+    while tls.is_handshaking() {
+        tls.complete_io(&mut client).unwrap();
+    }
+    drop(client);
+    let line = refusals.told(1);
+    assert!(line.contains("right after the TLS handshake") && line.contains("`intercept: false`"), "{line}");
+}
+
 #[test]
 fn a_client_of_another_protocol_is_told_to_be_left_alone() {
     let refusals = Refusals::start();
