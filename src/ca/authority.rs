@@ -16,7 +16,7 @@ use super::{
     constraints::{self, Constraints},
     directory::Directory,
     files::Readers,
-    key, pkcs12, trust_store,
+    key, pkcs12, settings, trust_store,
 };
 use crate::config::{
     host::Host,
@@ -74,6 +74,8 @@ impl Authority {
         let authority = Self::load(&directory, ca.key_type, now)?;
         authority.compare(ca);
         authority.write_bundles(&directory)?;
+        let dir = authority.bundle_path.parent().expect("it stands in a directory");
+        settings::refresh(dir).map_err(|cause| CaError::Write { path: dir.to_owned(), cause })?;
         Ok(authority)
     }
 

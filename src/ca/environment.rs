@@ -1,8 +1,11 @@
 //! The environment that sends a client through the proxy and makes it trust our leaves.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::Path,
+};
 
-use super::Authority;
+use super::{Authority, settings};
 
 /// Where clients on this machine reach a socket that listens on `listen`: an unspecified address accepts from
 /// everywhere but is no destination.
@@ -27,24 +30,60 @@ pub fn variables(proxy: &str, authority: &Authority) -> Vec<(String, String)> {
     let ours = authority.certificate_path().to_string_lossy();
     let bundle = authority.bundle_path().to_string_lossy();
     let trust_store = authority.trust_store_path().to_string_lossy();
-    render(proxy, &ours, &bundle, &trust_store)
+    let mut variables = render(proxy, &ours, &bundle, &trust_store);
+    let dir = authority.bundle_path().parent().expect("the bundle stands in a directory");
+    variables.extend(settings::variables(dir));
+    variables
 }
 
 /// Completes `variables` with what `existing` already says under the same names, so that setting them loses nothing:
-/// Java options are added to, and an exception list known under one letter case is known under both. No exception is
-/// ever added: which hosts bypass the proxy is for its user to say.
+/// Java options and PHP's directories are added to, and an exception list known under one letter case is known under both.
+/// No exception is ever added: which hosts bypass the proxy is for its user to say. A wgetrc of the user's stays in force,
+/// and [`WGETRC`] is then left out.
 pub fn merge(variables: &mut Vec<(String, String)>, existing: impl Fn(&str) -> Option<String>) {
-    for (name, value) in variables.iter_mut().filter(|(name, _)| name == JAVA) {
-        if let Some(options) = existing(name).filter(|options| !options.trim().is_empty()) {
-            let foreign = java_words(&options).into_iter().filter(|option| !is_own_java_option(option));
-            *value = foreign.chain([value.as_str()]).collect::<Vec<_>>().join(" ");
-        }
-    }
     let exceptions = existing("no_proxy").or_else(|| existing("NO_PROXY")).filter(|list| !list.is_empty());
+    for (_, value) in variables.iter_mut().filter(|(name, _)| name == JAVA) {
+        let options = existing(JAVA).unwrap_or_default();
+        let mut words = java_words(&options);
+        words.retain(|option| !is_own_java_option(option));
+        let hosts = exceptions.as_deref().map(java_exceptions).filter(|_| !options.contains(JAVA_EXCEPTIONS));
+        words.extend(hosts.as_deref());
+        words.push(value);
+        *value = words.join(" ");
+    }
+    settings::merge(variables, &existing);
     if let Some(list) = exceptions {
         variables.extend(["no_proxy", "NO_PROXY"].map(|name| (name.to_owned(), list.clone())));
     }
 }
+
+/// Has a Node that reads no proxy variable, such as 20, load a file that does it for its `fetch`, `http` and `https`.
+///
+/// Not among [`variables`]: a Node that does not find the file does not start at all, and one that finds it runs code
+/// before the program's own.
+pub fn preload_node(
+    variables: &mut Vec<(String, String)>,
+    authority: &Authority,
+    existing: impl Fn(&str) -> Option<String>,
+) {
+    let dir = authority.bundle_path().parent().expect("the bundle stands in a directory");
+    variables.push(settings::node_preload(dir, existing));
+}
+
+/// Rewrites `variables` for clients that find the directory of `authority` at `seen`.
+///
+/// [`WGETRC`] is left out, since that file itself names another by its place here.
+pub fn relocate(variables: &mut Vec<(String, String)>, authority: &Authority, seen: &Path) {
+    let here = authority.bundle_path().parent().expect("the bundle stands in a directory");
+    let (here, seen) = (here.to_string_lossy(), seen.to_string_lossy());
+    variables.retain(|(name, _)| name != WGETRC);
+    for (_, value) in variables {
+        *value = value.replace(&format!("{here}/"), &format!("{}/", seen.trim_end_matches('/')));
+    }
+}
+
+/// Names the settings of GNU wget, whose GnuTLS builds read no other variable.
+pub const WGETRC: &str = settings::WGETRC;
 
 fn render(proxy: &str, ours: &str, bundle: &str, trust_store: &str) -> Vec<(String, String)> {
     let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
@@ -70,6 +109,7 @@ fn render(proxy: &str, ours: &str, bundle: &str, trust_store: &str) -> Vec<(Stri
             "CARGO_HTTP_CAINFO",
             "PERL_LWP_SSL_CA_FILE",
             "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+            "HTTPLIB2_CA_CERTS",
         ]
         .map(|name| own((name, bundle))),
     );
@@ -93,6 +133,23 @@ fn java_options(proxy: &str, trust_store: &str) -> Option<String> {
         options.push(format!("{TRUST_STORE}={quote}{trust_store}{quote}"));
     }
     (uri.scheme() == Some(&http::uri::Scheme::HTTP)).then(|| options.join(" "))
+}
+
+/// `NO_PROXY`, which no JVM reads, as Java says it: behind the exceptions that it makes by itself, and less what it cannot
+/// say, such as networks and ports.
+fn java_exceptions(list: &str) -> String {
+    let mut hosts = format!("{JAVA_EXCEPTIONS}{JAVA_DEFAULTS}");
+    for entry in list.split([',', ' ']).map(str::trim) {
+        let domain = entry.trim_start_matches('*').trim_start_matches('.');
+        if entry == "*" {
+            hosts.push_str("|*");
+        } else if domain.parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv4()) {
+            hosts.push_str(&format!("|{domain}"));
+        } else if !domain.is_empty() && domain.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c)) {
+            hosts.push_str(&format!("|{domain}|*.{domain}"));
+        }
+    }
+    hosts
 }
 
 /// Splits options as a JVM does: at white space, but for that between quotes.
@@ -130,6 +187,11 @@ fn is_own_java_option(option: &str) -> bool {
 const TRUST_STORE: &str = "-Djavax.net.ssl.trustStore";
 
 const JAVA: &str = "JAVA_TOOL_OPTIONS";
+
+/// Holds for https as well.
+const JAVA_EXCEPTIONS: &str = "-Dhttp.nonProxyHosts=";
+
+const JAVA_DEFAULTS: &str = "localhost|127.*|[::1]";
 
 #[cfg(test)]
 mod tests {
@@ -196,7 +258,8 @@ mod tests {
         });
         assert_eq!(value(&once, "no_proxy"), Some("10.0.0.0/8,.internal"));
         let java = value(&once, JAVA).unwrap();
-        assert!(java.starts_with("-Xmx1g -Dhttp.proxyHost=127.0.0.1 "), "{java}");
+        let kept = "-Xmx1g -Dhttp.nonProxyHosts=localhost|127.*|[::1]|internal|*.internal -Dhttp.proxyHost=127.0.0.1 ";
+        assert!(java.starts_with(kept), "{java}");
 
         let mut twice = fresh();
         merge(&mut twice, |name| value(&once, name).map(str::to_owned));

@@ -17,6 +17,7 @@ mod key;
 mod leaves;
 mod pkcs12;
 mod rotation;
+mod settings;
 mod tickets;
 mod trust_store;
 

@@ -2,6 +2,7 @@
 
 mod ca;
 pub mod check;
+mod doctor;
 mod env;
 pub mod explain;
 mod run;
@@ -34,6 +35,7 @@ enum Command {
     Explain(explain::Explain),
     Env(env::Env),
     Run(run::Run),
+    Doctor(doctor::Doctor),
     Ca(ca::Ca),
     Schema(schema::Schema),
 }
@@ -60,6 +62,7 @@ impl Cli {
             Command::Explain(explain) => explain.run(),
             Command::Env(env) => env.run(),
             Command::Run(run) => run.run(),
+            Command::Doctor(doctor) => doctor.run(),
             Command::Ca(ca) => ca.run(),
             Command::Schema(schema) => schema.run(),
         }

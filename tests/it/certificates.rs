@@ -429,7 +429,11 @@ fn processes_that_start_at_once_share_one_pair() {
     assert!(certificates.iter().all(|certificate| *certificate == certificates[0]));
     let mut names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, ["bundle.p12", "bundle.pem", "ca.key", "ca.pem"], "and leave nothing else behind");
+    assert_eq!(
+        names,
+        ["bundle.p12", "bundle.pem", "ca.key", "ca.pem", "node-preload.cjs", "php", "wgetrc"],
+        "and leave nothing else behind"
+    );
 }
 
 #[test]

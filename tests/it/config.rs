@@ -69,7 +69,7 @@ fn every_key_is_read() {
     assert_eq!((config.ca.key_type, config.ca.name_constraints), (KeyType::Rsa2048, true));
     assert_eq!(config.ca.hosts.len(), 7, "those of the intercepted channels");
     let intercepted: Vec<bool> = config.channels.iter().map(|channel| channel.intercept).collect();
-    assert_eq!(intercepted, [true, true, false, true, true]);
+    assert_eq!(intercepted, [true, true, false, true, true, true]);
     assert_eq!(config.upstream.ca_file.as_deref(), Some(Path::new("./roots.pem")));
     assert_eq!(config.upstream.response_timeout, Duration::from_secs(120));
     assert_eq!(config.upstream.idle, Duration::ZERO);

@@ -5,6 +5,7 @@ mod ca_command;
 mod certificates;
 mod clients;
 mod config;
+mod doctor;
 mod fleet_outage;
 mod fleet_pause;
 mod fleet_rate;
