@@ -69,7 +69,7 @@ fn strip(headers: &mut HeaderMap, keeps_connection: bool, ends_here: impl Fn(&He
 }
 
 /// Keeps the order of the others, which [`HeaderMap::remove`] does not: it moves the last field into the gap.
-fn retain(headers: &mut HeaderMap, keeps: impl Fn(&HeaderName) -> bool) {
+pub(super) fn retain(headers: &mut HeaderMap, keeps: impl Fn(&HeaderName) -> bool) {
     if headers.keys().all(&keeps) {
         return;
     }
