@@ -1,13 +1,14 @@
-# run   start the proxy on config/ota-pacer.yaml, with its buckets in memory
-# test  everything that must hold: format, lints, unit, integration and doc tests
-# demo  six workers against an OTA, without and with ota-pacer
-# bench what a request costs: ota-pacer, a bare proxy and no proxy, side by side
-# tools what `test` and `demo` use besides Rust
+# run          start the proxy on config/ota-pacer.yaml, with its buckets in memory
+# test         everything that must hold: format, lints, unit, integration and doc tests
+# test-clients real clients of every family through the proxy, and docs/clients.md written from it
+# demo         six workers against an OTA, without and with ota-pacer
+# bench        what a request costs: ota-pacer, a bare proxy and no proxy, side by side
+# tools        what `test` and `demo` use besides Rust
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 NODE   := $(TARGET)/tools/node_modules/node/bin/node
 
-.PHONY: run test lint demo bench tools redis requests
+.PHONY: run test test-clients lint demo bench tools redis requests java
 
 run:
 	cargo run --locked -- serve --config config/ota-pacer.yaml
@@ -21,6 +22,12 @@ test: lint tools
 	fi
 	cargo test --locked --doc
 
+test-clients:
+	cargo build --locked --bin ota-pacer
+	tests/clients/install.sh $(TARGET)/clients $(TARGET)
+	python3 tests/clients/compare_test.py
+	python3 tests/clients/run.py --pacer $(TARGET)/debug/ota-pacer --tools $(TARGET)/clients --docs docs/clients.md
+
 lint:
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
@@ -33,10 +40,13 @@ bench:
 	cargo build --locked --release --bins --example bare_proxy --example mock_ota
 	cargo bench --locked --bench proxy
 
-tools: redis requests $(NODE)
+tools: redis requests java $(NODE)
 
 redis:
 	@command -v redis-server >/dev/null || .ci/install redis-server
+
+java:
+	@command -v keytool >/dev/null && command -v javac >/dev/null || .ci/install default-jdk-headless
 
 requests:
 	@python3 -c 'import requests' 2>/dev/null || python3 -m pip install --quiet requests \

@@ -76,7 +76,7 @@ pub enum StartError {
 pub async fn start(config: Config) -> Result<App, StartError> {
     let listener = bind("listen", config.listen)?;
     let admin_listener = config.admin.map(|address| bind("admin", address)).transpose()?;
-    let authority = Authority::open(&config.ca.dir)?;
+    let authority = Authority::open(&config.ca)?;
     let upstream = Upstream::new(&config.upstream)?;
     let metrics = telemetry::install_recorder()?;
     limiter::describe_metrics();

@@ -156,6 +156,8 @@ fn fixed(started: &Config, config: &Config) -> Vec<&'static str> {
     differs("listen", started.listen != config.listen);
     differs("admin", started.admin != config.admin);
     differs("ca.dir", started.ca.dir != config.ca.dir);
+    differs("ca.key_type", started.ca.key_type != config.ca.key_type);
+    differs("ca.name_constraints", started.ca.name_constraints != config.ca.name_constraints);
     differs("priority.ageing", started.priority.ageing != config.priority.ageing);
     match (&started.redis, &config.redis) {
         (None, None) => {}
@@ -256,8 +258,11 @@ mod tests {
         let started = parse(redis);
         assert!(fixed(&started, &parse(redis)).is_empty());
         assert_eq!(fixed(&started, &parse("listen: 127.0.0.1:2\nadmin: 127.0.0.1:3")), ["listen", "admin", "redis"]);
-        let other = "listen: 127.0.0.1:1\nca: { dir: other }\n\
+        let other = "listen: 127.0.0.1:1\nca: { dir: other, key_type: rsa2048, name_constraints: true }\n\
                      redis: { url: 'redis://:secret@127.0.0.1:1', prefix: p, expected_instances: 3 }";
-        assert_eq!(fixed(&started, &parse(other)), ["ca.dir", "redis.url", "redis.prefix", "redis.expected_instances"]);
+        assert_eq!(
+            fixed(&started, &parse(other)),
+            ["ca.dir", "ca.key_type", "ca.name_constraints", "redis.url", "redis.prefix", "redis.expected_instances"]
+        );
     }
 }

@@ -1,79 +1,85 @@
-//! The authority and its files.
+//! The authority: what it signs with, and what it may sign.
 
 use std::{
     fmt,
-    fs::{self, File},
-    io::{self, Read},
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
 use rcgen::{CertificateParams, Issuer, KeyPair, PublicKeyData};
-use rustls_pki_types::{CertificateDer, pem::PemObject};
+use rustls_pki_types::CertificateDer;
 use x509_parser::{certificate::X509Certificate, oid_registry::OID_X509_COMMON_NAME, prelude::FromDer};
 
 use super::{
     CaError, MintError, bundle,
     certificate::{self, Validity},
-    files::{self, Readers},
+    constraints::{self, Constraints},
+    directory::Directory,
+    files::Readers,
+    key, pkcs12, settings, trust_store,
 };
-use crate::config::host::Host;
+use crate::config::{
+    host::Host,
+    model::{Ca, KeyType},
+};
 
 /// A certificate authority that signs leaves for intercepted hosts.
 pub struct Authority {
     certificate_path: PathBuf,
     bundle_path: PathBuf,
+    trust_store_path: PathBuf,
     issuer: Issuer<'static, KeyPair>,
+    /// What `ca.pem` holds, the signing certificate first.
+    trusted: Vec<CertificateDer<'static>>,
     /// What follows a leaf in a handshake: the signing certificate and those above it, without the root, which a client
     /// must already have.
     intermediates: Vec<CertificateDer<'static>>,
+    /// Of the signing certificate and those above it.
+    constraints: Vec<Constraints>,
     validity: Validity,
     /// The common name of the signing certificate, where that is its whole subject.
     sole_common_name: Option<String>,
+    leaf_key: KeyType,
 }
 
 impl Authority {
-    /// Loads `ca.pem` and `ca.key` from `dir`, making the directory and the pair where there are none, and brings
-    /// `bundle.pem` (the system's roots and ours) up to date.
+    /// Loads `ca.pem` and `ca.key` from the directory of `ca`, making it and the pair where there are none, and brings
+    /// `bundle.pem` and `bundle.p12` (the system's roots and ours) up to date.
     ///
     /// The pair may be the operator's own. `ca.pem` then begins with the certificate that signs; further certificates
-    /// are those above it, up to the root. Two processes that start at once on one directory end up with one pair.
+    /// are those above it, up to the root, and any others that clients shall trust. What is there is used as it is: the
+    /// other settings of `ca` hold for a pair that is made now, and a log line says so where they differ. Two processes
+    /// that start at once on one directory end up with one pair.
     ///
     /// # Errors
     /// When a file cannot be read or written, the two do not belong together, the certificate is no CA or not valid
     /// now, or the key can be read by users other than the owner and its group.
-    pub fn open(dir: &Path) -> Result<Self, CaError> {
-        Self::open_at(dir, SystemTime::now())
+    pub fn open(ca: &Ca) -> Result<Self, CaError> {
+        Self::open_at(ca, SystemTime::now())
     }
 
     /// The same, `now` being the time.
     ///
     /// # Errors
     /// See [`Authority::open`].
-    pub fn open_at(dir: &Path, now: SystemTime) -> Result<Self, CaError> {
-        let unusable = |cause| CaError::Directory { dir: dir.to_owned(), cause };
-        fs::create_dir_all(dir).map_err(unusable)?;
-        // Clients get these paths in their environment, wherever they run.
-        let dir = fs::canonicalize(dir).map_err(unusable)?;
-        let (certificate_path, key_path) = (dir.join("ca.pem"), dir.join("ca.key"));
-        let lock = files::lock(&dir).map_err(unusable)?;
-        match (certificate_path.exists(), key_path.exists()) {
+    pub fn open_at(ca: &Ca, now: SystemTime) -> Result<Self, CaError> {
+        let directory = Directory::open(&ca.dir)?;
+        let (certificate, key) = (directory.certificate(), directory.key());
+        match (certificate.exists(), key.exists()) {
             (true, true) => {}
-            (false, false) => create(&certificate_path, &key_path, now)?,
-            (true, false) => return Err(CaError::HalfAPair { present: certificate_path, missing: key_path }),
-            (false, true) => return Err(CaError::HalfAPair { present: key_path, missing: certificate_path }),
+            (false, false) => create(&directory, ca, &[], now)?,
+            (true, false) => return Err(CaError::HalfAPair { present: certificate, missing: key }),
+            (false, true) => return Err(CaError::HalfAPair { present: key, missing: certificate }),
         }
-        drop(lock);
-
-        let key = read_key(&key_path)?;
-        let certificates = read_certificates(&certificate_path)?;
-        let authority = Self::load(certificate_path, &key_path, dir.join("bundle.pem"), key, &certificates, now)?;
-        bundle::refresh(&authority.bundle_path, &certificates)
-            .map_err(|cause| CaError::Write { path: authority.bundle_path.clone(), cause })?;
+        let authority = Self::load(&directory, ca.key_type, now)?;
+        authority.compare(ca);
+        authority.write_bundles(&directory)?;
+        let dir = authority.bundle_path.parent().expect("it stands in a directory");
+        settings::refresh(dir).map_err(|cause| CaError::Write { path: dir.to_owned(), cause })?;
         Ok(authority)
     }
 
-    /// Our certificate alone, in PEM; for clients that add it to their own roots. An absolute path.
+    /// Our certificates alone, in PEM; for clients that add them to their own roots. An absolute path.
     pub fn certificate_path(&self) -> &Path {
         &self.certificate_path
     }
@@ -81,6 +87,44 @@ impl Authority {
     /// The system's roots and ours, in PEM; for clients whose setting replaces the roots. An absolute path.
     pub fn bundle_path(&self) -> &Path {
         &self.bundle_path
+    }
+
+    /// The same as a PKCS#12 trust store without a password, for Java. An absolute path.
+    pub fn trust_store_path(&self) -> &Path {
+        &self.trust_store_path
+    }
+
+    /// Where these files are. An absolute path.
+    pub fn dir(&self) -> &Path {
+        self.certificate_path.parent().expect("the certificate stands in a directory")
+    }
+
+    /// What `ca.pem` holds: the signing certificate, those above it, and those of authorities before it.
+    pub(super) fn trusted(&self) -> &[CertificateDer<'static>] {
+        &self.trusted
+    }
+
+    /// The system's roots and ours.
+    pub(super) fn with_system_roots(&self) -> Vec<CertificateDer<'static>> {
+        // What cannot be read is trusted by nobody.
+        let retired = Directory::retired(self.dir(), &self.trusted).unwrap_or_default();
+        bundle::merge(&bundle::system_roots(), &self.trusted, &retired)
+    }
+
+    /// The certificate that clients verify a leaf up to: the root where `ca.pem` has it, else what is nearest to it.
+    pub(super) fn anchor(&self) -> &CertificateDer<'static> {
+        let root = chain(&self.trusted).last().copied().unwrap_or_default();
+        &self.trusted[root]
+    }
+
+    /// How many certificates are sent behind a leaf.
+    pub(super) fn intermediates(&self) -> usize {
+        self.intermediates.len()
+    }
+
+    /// Which kind of key leaves have.
+    pub(super) fn leaf_key(&self) -> KeyType {
+        self.leaf_key
     }
 
     /// Signs a leaf for `key`, and says when to replace it.
@@ -92,53 +136,105 @@ impl Authority {
         now: SystemTime,
     ) -> Result<(Vec<CertificateDer<'static>>, SystemTime), MintError> {
         let validity = Validity::of_leaf(now, self.validity).ok_or(MintError::AuthorityExpired)?;
-        let issuer_name = self.sole_common_name.as_deref();
-        let params = certificate::leaf(host, sni, issuer_name, validity, certificate::random_serial())?;
+        // One name that the authority may not vouch for would void the leaf for the other as well.
+        let names: Vec<&Host> = [Some(host), sni.filter(|sni| self.permits(sni))].into_iter().flatten().collect();
+        let params = certificate::leaf(
+            &names,
+            self.common_name(host),
+            key::is_rsa(key),
+            validity,
+            certificate::random_serial(),
+        )?;
         let leaf = CertificateDer::from(params.signed_by(key, &self.issuer)?);
         let chain = std::iter::once(leaf).chain(self.intermediates.iter().cloned()).collect();
         Ok((chain, validity.renew_at(now)))
     }
 
-    fn load(
-        certificate_path: PathBuf,
-        key_path: &Path,
-        bundle_path: PathBuf,
-        key: KeyPair,
-        certificates: &[CertificateDer<'static>],
-        now: SystemTime,
-    ) -> Result<Self, CaError> {
-        let malformed = |reason: String| CaError::Certificate { path: certificate_path.clone(), reason };
-        let parse =
-            |der| X509Certificate::from_der(der).map(|(_, parsed)| parsed).map_err(|e| malformed(e.to_string()));
-        let signing =
-            certificates.first().ok_or_else(|| malformed("it has no PEM section `CERTIFICATE`".to_owned()))?;
-        let parsed = parse(signing)?;
+    /// Whether clients accept a leaf for `host` from this authority.
+    fn permits(&self, host: &Host) -> bool {
+        self.constraints.iter().all(|constraints| constraints.permit(host))
+    }
 
-        if parsed.public_key().subject_public_key.data != key.der_bytes() {
-            return Err(CaError::Mismatch { certificate: certificate_path, key: key_path.to_owned() });
+    /// The common name of a leaf. None where it would equal the authority's subject, as the leaf would then look
+    /// self-signed, and none for an address under constraints: OpenSSL takes the one for a name that is not permitted.
+    fn common_name<'a>(&self, host: &'a Host) -> Option<&'a str> {
+        let is_taken = self.sole_common_name.as_deref() == Some(host.as_str());
+        let is_misread = host.ip().is_some() && !self.constraints.is_empty();
+        (!is_taken && !is_misread).then_some(host.as_str())
+    }
+
+    /// Says in the log where the authority that is there differs from what the configuration would have made, as
+    /// [`Authority::open`] does; for a configuration that has changed since.
+    pub fn compare(&self, ca: &Ca) {
+        let path = self.certificate_path.display();
+        for host in &ca.hosts {
+            if !self.constraints.iter().all(|constraints| constraints.permit_all(host)) {
+                let hint =
+                    "`ota-pacer ca rotate` makes one for the hosts of the configuration, which clients must then trust";
+                tracing::warn!(%host, %path, hint, "the CA's name constraints leave a configured host out: clients will not accept its certificates");
+            }
         }
-        if let Some(reason) = why_no_authority(&parsed) {
+        if ca.name_constraints && self.constraints.is_empty() {
+            let hint = "`ota-pacer ca rotate` makes one that may not";
+            tracing::warn!(%path, hint, "`ca.name_constraints` is set, but the CA that is there may vouch for every host");
+        }
+        if ca.key_type == KeyType::Rsa2048 && !key::is_rsa(self.issuer.key()) {
+            let hint = "`ota-pacer ca rotate` makes an RSA CA";
+            tracing::warn!(%path, hint, "`ca.key_type` is `rsa2048`, but the CA that is there signs with ECDSA");
+        }
+    }
+
+    /// Brings the files up to date that clients read.
+    pub(super) fn write_bundles(&self, directory: &Directory) -> Result<(), CaError> {
+        let all = self.with_system_roots();
+        let entries = trust_store::entries(&all, &self.trusted);
+        directory.update(&self.bundle_path, bundle::pem(&all).as_bytes())?;
+        directory.update(&self.trust_store_path, &pkcs12::encode(&entries, None))
+    }
+
+    /// Reads what is in the directory.
+    pub(super) fn load(directory: &Directory, leaf_key: KeyType, now: SystemTime) -> Result<Self, CaError> {
+        let (certificate_path, key_path) = (directory.certificate(), directory.key());
+        let key = key::read(&key_path)?;
+        let trusted = directory.certificates()?;
+        let malformed = |reason: String| CaError::Certificate { path: certificate_path.clone(), reason };
+        let parsed = parse_all(&trusted).map_err(malformed)?;
+        let signing = parsed.first().ok_or_else(|| malformed("it has no PEM section `CERTIFICATE`".to_owned()))?;
+
+        if signing.public_key().subject_public_key.data != key.der_bytes() {
+            return Err(CaError::Mismatch { certificate: certificate_path, key: key_path });
+        }
+        if let Some(reason) = why_no_authority(signing) {
             return Err(CaError::NotAnAuthority { path: certificate_path, reason });
         }
         let validity = Validity {
-            not_before: parsed.validity().not_before.to_datetime().into(),
-            not_after: parsed.validity().not_after.to_datetime().into(),
+            not_before: signing.validity().not_before.to_datetime().into(),
+            not_after: signing.validity().not_after.to_datetime().into(),
         };
-        check_validity(&parsed, validity, now, &certificate_path)?;
+        check_validity(signing, validity, now, &certificate_path)?;
 
-        let issuer = Issuer::from_ca_cert_der(signing, key).map_err(|error| malformed(error.to_string()))?;
-        if !reproduces_subject(&issuer, &parsed)? {
+        let issuer = Issuer::from_ca_cert_der(&trusted[0], key).map_err(|error| malformed(error.to_string()))?;
+        if !reproduces_subject(&issuer, signing)? {
             return Err(CaError::Subject { path: certificate_path });
         }
-        let mut intermediates = Vec::new();
-        for der in certificates {
-            let parsed = parse(der)?;
-            if parsed.subject() != parsed.issuer() {
-                intermediates.push(der.clone());
-            }
-        }
-        let sole_common_name = sole_common_name(&parsed);
-        Ok(Self { certificate_path, bundle_path, issuer, intermediates, validity, sole_common_name })
+        let chain = chain(&trusted);
+        let is_root = |index: &usize| parsed[*index].subject() == parsed[*index].issuer();
+        let intermediates = chain.iter().filter(|index| !is_root(index)).map(|index| trusted[*index].clone()).collect();
+        let constraints = chain.iter().filter_map(|index| Constraints::of(&parsed[*index])).collect();
+        let sole_common_name = sole_common_name(signing);
+        drop(parsed);
+        Ok(Self {
+            certificate_path,
+            bundle_path: directory.bundle(),
+            trust_store_path: directory.trust_store(),
+            issuer,
+            trusted,
+            intermediates,
+            constraints,
+            validity,
+            sole_common_name,
+            leaf_key,
+        })
     }
 }
 
@@ -152,42 +248,46 @@ impl fmt::Debug for Authority {
     }
 }
 
-/// The key goes first: where this is cut short, what is left is refused with a hint rather than signed with something
-/// else.
-fn create(certificate_path: &Path, key_path: &Path, now: SystemTime) -> Result<(), CaError> {
-    let key = KeyPair::generate().map_err(MintError::from)?;
-    let params = certificate::authority(now, rand::random(), certificate::random_serial());
-    let certificate = params.self_signed(&key).map_err(MintError::from)?;
-    for (path, pem, readers) in
-        [(key_path, key.serialize_pem(), Readers::Owner), (certificate_path, certificate.pem(), Readers::Everyone)]
-    {
-        files::write(path, pem.as_bytes(), readers).map_err(|cause| CaError::Write { path: path.to_owned(), cause })?;
-    }
-    tracing::info!(certificate = %certificate_path.display(), "made a certificate authority");
+/// Makes a pair, whose certificate is written with `also` behind it. The key goes first: where this is cut short, what is
+/// left is refused with a hint rather than signed with something else.
+pub(super) fn create(
+    directory: &Directory,
+    ca: &Ca,
+    also: &[CertificateDer<'static>],
+    now: SystemTime,
+) -> Result<(), CaError> {
+    let key = key::generate(ca.key_type).map_err(MintError::from)?;
+    let mut params = certificate::authority(now, rand::random(), certificate::random_serial());
+    params.name_constraints = ca.name_constraints.then(|| constraints::for_hosts(&ca.hosts));
+    let certificate = params.self_signed(&key).map_err(MintError::from)?.der().clone();
+    let all = [&[certificate], also].concat();
+    directory.write(&directory.key(), key.serialize_pem().as_bytes(), Readers::Owner)?;
+    directory.write(&directory.certificate(), bundle::pem(&all).as_bytes(), Readers::Everyone)?;
+    tracing::info!(certificate = %directory.certificate().display(), "made a certificate authority");
     Ok(())
 }
 
-/// Refuses a key that every user of the machine may use rather than warn: whoever reads it can impersonate any site to
-/// every client that trusts us, and a warning in a log has never closed such a hole. The group is let be, for
-/// containers that mount secrets for one.
-fn read_key(path: &Path) -> Result<KeyPair, CaError> {
-    let unreadable = |cause: io::Error| CaError::Read { path: path.to_owned(), cause };
-    let mut file = File::open(path).map_err(unreadable)?;
-    if let Some(mode) = files::exposed_mode(&file).map_err(unreadable)? {
-        return Err(CaError::KeyExposed { path: path.to_owned(), mode });
+/// Which of `certificates` lead from the first one to its root, by their indexes, as far as they are there.
+fn chain(certificates: &[CertificateDer<'static>]) -> Vec<usize> {
+    let Ok(parsed) = parse_all(certificates) else { return Vec::new() };
+    let mut chain = vec![0];
+    while let Some(last) = chain.last().map(|index| &parsed[*index]) {
+        if last.subject() == last.issuer() {
+            break;
+        }
+        let above = |index: &usize| parsed[*index].subject().as_raw() == last.issuer().as_raw();
+        // Two that issued each other would go round for ever.
+        match (0..parsed.len()).find(|index| above(index) && !chain.contains(index)) {
+            Some(index) => chain.push(index),
+            None => break,
+        }
     }
-    let mut pem = Vec::new();
-    file.read_to_end(&mut pem).map_err(unreadable)?;
-    let unusable = || CaError::Key { path: path.to_owned() };
-    let der = rustls_pki_types::PrivateKeyDer::from_pem_slice(&pem).map_err(|_| unusable())?;
-    KeyPair::try_from(&der).map_err(|_| unusable())
+    chain
 }
 
-fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CaError> {
-    let pem = fs::read(path).map_err(|cause| CaError::Read { path: path.to_owned(), cause })?;
-    CertificateDer::pem_slice_iter(&pem)
-        .collect::<Result<_, _>>()
-        .map_err(|error| CaError::Certificate { path: path.to_owned(), reason: error.to_string() })
+fn parse_all<'a>(certificates: &'a [CertificateDer<'static>]) -> Result<Vec<X509Certificate<'a>>, String> {
+    let parse = |der: &'a CertificateDer<'static>| X509Certificate::from_der(der).map(|(_, parsed)| parsed);
+    certificates.iter().map(|der| parse(der).map_err(|error| error.to_string())).collect()
 }
 
 fn why_no_authority(certificate: &X509Certificate<'_>) -> Option<&'static str> {
@@ -221,7 +321,7 @@ fn check_validity(
         }
         _ => error(
             format!("expired since {}", certificate.validity().not_after),
-            "replace it and have clients trust the new one, or remove `ca.pem` and `ca.key` to have a new pair made",
+            "replace it and have clients trust the new one; `ota-pacer ca rotate` makes one",
         ),
     }
 }

@@ -1,26 +1,10 @@
-//! The file that clients trust instead of the system's: its roots and ours.
-
-use std::{fs, io, path::Path};
+//! What clients trust instead of the system's roots: those and ours.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use rustls_pki_types::CertificateDer;
 
-use super::files::{self, Readers};
-
-/// Writes `path` unless it already holds the system's roots and `ours`.
-///
-/// Most clients' CA variables replace the roots rather than add to them, and hosts of no channel are tunnelled: their
-/// certificates must go on verifying. So the bundle holds the public roots as well, and is brought up to date at every
-/// start.
-pub(super) fn refresh(path: &Path, ours: &[CertificateDer<'static>]) -> io::Result<()> {
-    let bundle = render(&system_roots(), ours);
-    match fs::read(path) {
-        Ok(current) if current == bundle.as_bytes() => Ok(()),
-        _ => files::write(path, bundle.as_bytes(), Readers::Everyone),
-    }
-}
-
-fn system_roots() -> Vec<CertificateDer<'static>> {
+/// The system's roots, as they are on this machine now.
+pub(super) fn system_roots() -> Vec<CertificateDer<'static>> {
     let found = rustls_native_certs::load_native_certs();
     for error in &found.errors {
         tracing::warn!(%error, "some system root certificates could not be read");
@@ -33,18 +17,33 @@ fn system_roots() -> Vec<CertificateDer<'static>> {
     found.certs
 }
 
-/// Each certificate once: after `eval "$(ota-pacer env)"` the system's roots *are* this bundle, with ours in it.
-fn render(system: &[CertificateDer<'static>], ours: &[CertificateDer<'static>]) -> String {
-    let mut bundle = String::new();
-    for (index, certificate) in system.iter().enumerate() {
-        if !ours.contains(certificate) && !system[..index].contains(certificate) {
-            append_pem(&mut bundle, certificate);
+/// `system` and `ours`, each certificate once, and none of `retired`: after `eval "$(ota-pacer env)"` the system's roots
+/// *are* the bundle as it was then, with ours in it.
+///
+/// Most clients' CA variables replace the roots rather than add to them, and hosts of no channel are tunnelled: their
+/// certificates must go on verifying. So the bundle holds the public roots as well, and is brought up to date at every
+/// start.
+pub(super) fn merge(
+    system: &[CertificateDer<'static>],
+    ours: &[CertificateDer<'static>],
+    retired: &[CertificateDer<'static>],
+) -> Vec<CertificateDer<'static>> {
+    let mut merged: Vec<CertificateDer<'static>> = Vec::new();
+    for certificate in system.iter().filter(|certificate| !ours.contains(certificate)).chain(ours) {
+        if !merged.contains(certificate) && !retired.contains(certificate) {
+            merged.push(certificate.clone());
         }
     }
-    for certificate in ours {
-        append_pem(&mut bundle, certificate);
+    merged
+}
+
+/// RFC 7468, one after the other.
+pub(super) fn pem(certificates: &[CertificateDer<'static>]) -> String {
+    let mut text = String::new();
+    for certificate in certificates {
+        append_pem(&mut text, certificate);
     }
-    bundle
+    text
 }
 
 /// RFC 7468 section 3: lines of 64 characters.
@@ -72,10 +71,12 @@ mod tests {
     }
 
     #[test]
-    fn the_bundle_reads_back_as_what_went_in_each_once() {
+    fn the_bundle_reads_back_as_what_went_in_each_once_without_the_retired() {
         let system = certificates(3);
         let ours = vec![CertificateDer::from(vec![9; 48])];
-        let bundle = render(&[system.clone(), ours.clone(), system.clone()].concat(), &ours);
+        let retired = vec![CertificateDer::from(vec![8; 48])];
+        let all = [system.clone(), ours.clone(), retired.clone(), system.clone()].concat();
+        let bundle = pem(&merge(&all, &ours, &retired));
         let read: Vec<_> = CertificateDer::pem_slice_iter(bundle.as_bytes()).map(Result::unwrap).collect();
         assert_eq!(read, [system, ours].concat());
         assert!(bundle.lines().all(|line| line.len() <= 64));

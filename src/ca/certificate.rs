@@ -42,7 +42,7 @@ impl Validity {
 /// keys confuse clients that trust both. There is no extendedKeyUsage, which would constrain what it may sign.
 pub(super) fn authority(now: SystemTime, unique: u64, serial: [u8; 16]) -> CertificateParams {
     let mut params = dated(Validity::of_authority(now), serial);
-    params.distinguished_name.push(DnType::OrganizationName, "ota-pacer");
+    params.distinguished_name.push(DnType::OrganizationName, ORGANIZATION);
     params.distinguished_name.push(DnType::CommonName, format!("ota-pacer CA {unique:016x}"));
     // Signs leaves only. `rcgen` marks this and keyUsage critical and adds the subject key identifier, all of which
     // `openssl verify -x509_strict`, and so Python 3.13, insists on.
@@ -51,27 +51,27 @@ pub(super) fn authority(now: SystemTime, unique: u64, serial: [u8; 16]) -> Certi
     params
 }
 
-/// The certificate of an intercepted `host`, good for the differing name `sni` as well.
-///
-/// `issuer_name` is the common name of the authority where that is its whole subject: a leaf of the same subject would
-/// look self-signed.
+/// The certificate of an intercepted host, good for all of `names`.
 pub(super) fn leaf(
-    host: &Host,
-    sni: Option<&Host>,
-    issuer_name: Option<&str>,
+    names: &[&Host],
+    common_name: Option<&str>,
+    is_rsa: bool,
     validity: Validity,
     serial: [u8; 16],
 ) -> Result<CertificateParams, rcgen::Error> {
     let mut params = dated(validity, serial);
-    params.subject_alt_names =
-        [Some(host), sni].into_iter().flatten().map(alternative_name).collect::<Result<_, _>>()?;
+    params.subject_alt_names = names.iter().map(|host| alternative_name(host)).collect::<Result<_, _>>()?;
     // A common name is at most 64 characters (RFC 5280, ub-common-name), and some clients take 63 for the bound.
     // Without one the subject is empty, and `rcgen` marks the alternative name critical as RFC 5280 section 4.2.1.6
     // then demands.
-    if host.as_str().len() <= COMMON_NAME_MAX && issuer_name != Some(host.as_str()) {
-        params.distinguished_name.push(DnType::CommonName, host.as_str());
+    if let Some(name) = common_name.filter(|name| name.len() <= COMMON_NAME_MAX) {
+        params.distinguished_name.push(DnType::CommonName, name);
     }
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    if is_rsa {
+        // What TLS 1.2 did with RSA keys before it had forward secrecy, and some clients still look for.
+        params.key_usages.push(KeyUsagePurpose::KeyEncipherment);
+    }
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     // Copied from the identifier stored in the authority's certificate, however that was computed. A leaf has no
     // subject key identifier and no basicConstraints (`IsCa::NoCa` writes neither).
@@ -103,6 +103,9 @@ fn alternative_name(host: &Host) -> Result<SanType, rcgen::Error> {
         None => SanType::DnsName(host.as_str().try_into()?),
     })
 }
+
+/// By which an authority made here is told from an operator's own.
+pub(super) const ORGANIZATION: &str = "ota-pacer";
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 

@@ -93,6 +93,15 @@ pub enum CaError {
         /// The certificate file.
         path: PathBuf,
     },
+    /// Only what was made here is replaced.
+    #[error(
+        "`{}` was not made by ota-pacer\n\nhint: put the certificate and the key of your new CA in place of the old ones, the old certificate behind the new one until no client needs it, and restart the proxy",
+        path.display()
+    )]
+    NotOurs {
+        /// The certificate file.
+        path: PathBuf,
+    },
     /// Its time is over, or has not come.
     #[error("`{}` is {state}\n\nhint: {hint}", path.display())]
     Validity {

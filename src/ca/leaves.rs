@@ -12,7 +12,7 @@ use rustls::{
 };
 use rustls_pki_types::PrivateKeyDer;
 
-use super::{Authority, CaError, MintError, tickets::HostTickets};
+use super::{Authority, CaError, MintError, key, tickets::HostTickets};
 use crate::config::host::Host;
 
 /// Mints and keeps leaves.
@@ -63,12 +63,11 @@ impl Leaves {
         if let Some(leaf) = self.minted.get(&names).filter(|leaf| now < leaf.renew_at) {
             return Ok(leaf.config);
         }
-        // Minting takes some 25 microseconds, less than the handshake that follows: it needs no thread of its own, and
-        // two clients that come at once may as well both do it.
-        let leaf = self.mint(&names, now)?;
-        let config = leaf.config.clone();
-        self.minted.insert(names, leaf);
-        Ok(config)
+        self.minted.remove_if(&names, |leaf| now >= leaf.renew_at);
+        // One client mints, and the others that come at once wait for it: as long as minting takes, which is some 25
+        // microseconds (a millisecond where the authority's key is RSA), less than the handshake that follows. It needs
+        // no thread of its own.
+        self.minted.get_or_insert_with(&names, || self.mint(&names, now)).map(|leaf| leaf.config)
     }
 
     /// The authority that signs them.
@@ -78,7 +77,7 @@ impl Leaves {
 
     fn generate(authority: Authority) -> Result<Self, MintError> {
         let provider = ServerConfig::builder().crypto_provider().clone();
-        let key = KeyPair::generate()?;
+        let key = key::generate(authority.leaf_key())?;
         let signer = provider.key_provider.load_private_key(PrivateKeyDer::Pkcs8(key.serialize_der().into()))?;
         Ok(Self { authority, provider, key, signer, tickets: Ticketer::new()?, minted: Cache::new(CAPACITY) })
     }

@@ -6,7 +6,7 @@ use std::{fmt::Write as _, io::Write as _, path::PathBuf, process::ExitCode};
 
 use crate::config::{
     self, Config,
-    model::{Channel, Credential, Endpoint, Limit, LimitKind, Matcher, OnOutage, Policy, Start, Window},
+    model::{Channel, Credential, Endpoint, KeyType, Limit, LimitKind, Matcher, OnOutage, Policy, Start, Window},
 };
 
 use self::table::Table;
@@ -52,13 +52,16 @@ pub fn summary(config: &Config) -> String {
             OnOutage::Open => "Redis; while it is lost, nothing is paced".to_owned(),
         },
     };
+    let constrained = if config.ca.name_constraints { ", for the hosts below alone" } else { "" };
+    let ca = format!("{}: {}{constrained}", config.ca.dir.display(), key_type(config.ca.key_type));
     let admin = config.admin.map_or_else(|| "nowhere".to_owned(), |admin| admin.to_string());
     let classes = format!(
         "`{}: batch` waits behind the rest, at most {} behind younger requests",
         config.priority.header,
         humantime::format_duration(config.priority.ageing)
     );
-    let head = [("listen", config.listen.to_string()), ("admin", admin), ("buckets", store), ("classes", classes)];
+    let head =
+        [("listen", config.listen.to_string()), ("admin", admin), ("buckets", store), ("ca", ca), ("classes", classes)];
     for (name, value) in head {
         writeln!(text, "{name:<8} {value}").expect(STRING);
     }
@@ -66,9 +69,20 @@ pub fn summary(config: &Config) -> String {
         let hosts: Vec<String> = channel.hosts.iter().map(ToString::to_string).collect();
         writeln!(text, "\n{}: {}", channel.name, hosts.join(", ")).expect(STRING);
         writeln!(text, "counted by {}", credential(&channel.credential)).expect(STRING);
+        if !channel.intercept {
+            writeln!(text, "{NOT_INTERCEPTED}").expect(STRING);
+        }
         text.push_str(&table(channel).to_string());
     }
     text
+}
+
+/// `RSA 2048`
+pub(super) fn key_type(key_type: KeyType) -> &'static str {
+    match key_type {
+        KeyType::P256 => "ECDSA P-256",
+        KeyType::Rsa2048 => "RSA 2048",
+    }
 }
 
 /// What a channel is counted by; never a value.
@@ -151,5 +165,9 @@ fn rows(table: &mut Table, [name, matches]: [&str; 2], limits: &[Limit], cost: &
         table.row(["", "", &rate, &capacity, &key, "", "", ""]);
     }
 }
+
+/// What `intercept: false` amounts to.
+pub(super) const NOT_INTERCEPTED: &str =
+    "not intercepted: each tunnel takes one slot, however many requests it carries";
 
 const STRING: &str = "a String takes every write";

@@ -19,6 +19,12 @@ pub struct Env {
     /// Where clients reach the proxy, when that is not its `listen` address
     #[arg(long, value_name = "URL")]
     proxy: Option<String>,
+    /// Where clients find the CA's files, when that is not where they are written, such as the mount of a container
+    #[arg(long, value_name = "DIR")]
+    ca_dir: Option<PathBuf>,
+    /// Also send Nodes before 22.21 through the proxy, which read no variable for it: `NODE_OPTIONS` has them load a file
+    #[arg(long)]
+    node_preload: bool,
     /// How to write it
     #[arg(long, value_enum, default_value_t = Syntax::Sh)]
     shell: Syntax,
@@ -34,6 +40,8 @@ enum Syntax {
     PowerShell,
     /// Lines of a `.env` file
     Dotenv,
+    /// Lines for `docker run --env-file`, which takes quotes for a part of the value
+    Docker,
 }
 
 impl Env {
@@ -52,10 +60,24 @@ impl Env {
         };
         let proxy = proxy_of(&config, self.proxy)?;
         // First the files, then the paths: some clients fail hard on a missing one.
-        let authority = Authority::open(&config.ca.dir)?;
+        let authority = Authority::open(&config.ca)?;
         let mut variables = environment::variables(&proxy, &authority);
-        environment::merge(&mut variables, |name| std::env::var(name).ok());
-        let text: String = variables.iter().map(|(name, value)| self.shell.export(name, value)).collect();
+        if self.node_preload {
+            let existing = |name: &str| std::env::var(name).ok().filter(|_| self.ca_dir.is_none());
+            environment::preload_node(&mut variables, &authority, existing);
+        }
+        match &self.ca_dir {
+            // Other files, other machine: what this one has set does not count there.
+            Some(seen) => environment::relocate(&mut variables, &authority, seen),
+            None => {
+                environment::merge(&mut variables, |name| std::env::var(name).ok());
+                if !variables.iter().any(|(name, _)| name == environment::WGETRC) {
+                    let bundle = authority.bundle_path().display();
+                    eprintln!("hint: your wgetrc stays in force; have it say `ca_certificate = {bundle}`");
+                }
+            }
+        }
+        let text = self.shell.exports(&variables)?;
         std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
         Ok(ExitCode::SUCCESS)
     }
@@ -88,6 +110,13 @@ fn is_plain_http(url: &str) -> bool {
 }
 
 impl Syntax {
+    fn exports(self, variables: &[(String, String)]) -> anyhow::Result<String> {
+        if let Some((name, _)) = variables.iter().find(|(_, value)| self == Self::Docker && value.contains('\n')) {
+            bail!("the value of `{name}` has several lines, which an `--env-file` cannot hold");
+        }
+        Ok(variables.iter().map(|(name, value)| self.export(name, value)).collect())
+    }
+
     /// One line that sets `name`, which needs no quoting, to `value`, whatever that holds.
     fn export(self, name: &str, value: &str) -> String {
         match self {
@@ -95,6 +124,7 @@ impl Syntax {
             Self::Fish => format!("set -gx {name} '{}'\n", value.replace('\\', r"\\").replace('\'', r"\'")),
             Self::PowerShell => format!("$Env:{name} = '{}'\n", power_shell_quoted(value)),
             Self::Dotenv => format!("{name}={}\n", dotenv_quoted(value)),
+            Self::Docker => format!("{name}={value}\n"),
         }
     }
 }
@@ -109,7 +139,7 @@ fn power_shell_quoted(value: &str) -> String {
     value.chars().flat_map(|c| std::iter::repeat_n(c, if "'‘’‚‛".contains(c) { 2 } else { 1 })).collect()
 }
 
-/// Plain where it can be, since `docker run --env-file` takes quotes for a part of the value.
+/// Plain where it can be: not every reader of such files knows quotes.
 fn dotenv_quoted(value: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~/:,@%+=*".contains(c);
     if value.chars().all(is_plain) {
@@ -132,6 +162,7 @@ mod tests {
             (Syntax::Fish, r"set -gx CA '/o\'brien/a b$HOME`id`\\'"),
             (Syntax::PowerShell, r"$Env:CA = '/o''brien/a b$HOME`id`\'"),
             (Syntax::Dotenv, r#"CA="/o'brien/a b\$HOME\`id\`\\""#),
+            (Syntax::Docker, r"CA=/o'brien/a b$HOME`id`\"),
         ] {
             assert_eq!(shell.export("CA", value), format!("{line}\n"), "{shell:?}");
         }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail, ensure};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use crate::{
-    cli::check::{credential, key, limit, rule},
+    cli::check::{NOT_INTERCEPTED, credential, key, limit, rule},
     config::{
         self, Config,
         host::{self, Host},
@@ -147,6 +147,7 @@ fn matched(config: &Config, found: &Match) -> Vec<String> {
     let Match { channel, endpoint, credential: value, .. } = found;
     let mut lines = vec![format!("channel     {}", channel.name)];
     lines.push(match endpoint {
+        _ if !channel.intercept => format!("endpoint    none: {NOT_INTERCEPTED}"),
         Some(endpoint) => format!("endpoint    {} ({})", endpoint.name, rule(&endpoint.matcher)),
         None => match config.unmatched.path {
             UnmatchedPath::Pass => {
@@ -160,7 +161,7 @@ fn matched(config: &Config, found: &Match) -> Vec<String> {
         (Credential::Label(_), _) | (_, Some(_)) => format!("counted by  {counted}"),
         (_, None) => format!("counted by  {counted}, which this request does not carry"),
     });
-    if endpoint.is_none() && config.unmatched.path == UnmatchedPath::Refuse {
+    if channel.intercept && endpoint.is_none() && config.unmatched.path == UnmatchedPath::Refuse {
         return lines;
     }
     let policy = found.policy();

@@ -1,6 +1,8 @@
 //! The command line.
 
+mod ca;
 pub mod check;
+mod doctor;
 mod env;
 pub mod explain;
 mod run;
@@ -33,6 +35,8 @@ enum Command {
     Explain(explain::Explain),
     Env(env::Env),
     Run(run::Run),
+    Doctor(doctor::Doctor),
+    Ca(ca::Ca),
     Schema(schema::Schema),
 }
 
@@ -58,6 +62,8 @@ impl Cli {
             Command::Explain(explain) => explain.run(),
             Command::Env(env) => env.run(),
             Command::Run(run) => run.run(),
+            Command::Doctor(doctor) => doctor.run(),
+            Command::Ca(ca) => ca.run(),
             Command::Schema(schema) => schema.run(),
         }
     }

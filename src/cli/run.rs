@@ -81,10 +81,10 @@ async fn run(config: Config, command: &[OsString]) -> anyhow::Result<ExitCode> {
 }
 
 /// The proxy of the configuration: one that listens already, of whichever process, else one in this process.
-async fn join_or_start(config: Config) -> anyhow::Result<(Option<App>, Vec<(String, String)>)> {
-    let (listen, dir) = (config.listen, config.ca.dir.clone());
+pub(super) async fn join_or_start(config: Config) -> anyhow::Result<(Option<App>, Vec<(String, String)>)> {
+    let (listen, ca) = (config.listen, config.ca.clone());
     let joined = || -> anyhow::Result<_> {
-        Ok((None, environment::variables(&environment::proxy_url(listen), &Authority::open(&dir)?)))
+        Ok((None, environment::variables(&environment::proxy_url(listen), &Authority::open(&ca)?)))
     };
     if is_ours(listen).await {
         return joined();

@@ -9,7 +9,7 @@ use super::{
     document::{Entry, Kind, Node},
     limits::{Owner, limits},
     mistake::{Invalid, Mistake, Span, nearest},
-    model::{Channel, Credential, Endpoint, HostPattern, Limit, LimitKind, Matcher, PathPattern, Policy},
+    model::{Channel, Credential, Endpoint, HostPattern, KeyPart, Limit, LimitKind, Matcher, PathPattern, Policy},
     reader::{Section, count, flag, text},
     schema,
     settings::policy,
@@ -57,6 +57,7 @@ fn channel(
             hosts.push(pattern);
         }
     }
+    let intercept = section.read("intercept", flag).unwrap_or(true);
     let policy = policy(section, defaults);
     let shared = limits(section, Owner::Channel);
     let mut claims = Vec::new();
@@ -71,14 +72,48 @@ fn channel(
         section.finish();
     }
     conflict::endpoints(cx, &claims);
+    let credential = credential(section);
+    if !intercept {
+        check_unintercepted(section, what, &credential, &shared);
+    }
     Channel {
         name: name.to_owned(),
         hosts,
-        credential: credential(section),
+        intercept,
+        credential,
         limits: shared.into_iter().map(|(limit, _)| limit).collect(),
         endpoints,
         policy,
     }
+}
+
+/// Of a tunnel that is relayed unread, nothing is known but its host.
+fn check_unintercepted(section: &Section<'_>, what: &str, credential: &Credential, limits: &[(Limit, Span)]) {
+    let (cx, intercept) = (section.context(), section.span("intercept"));
+    let refuse = |key, message: String, hint| {
+        cx.mistake(Mistake::new(&section.span(key), message, hint).with(&intercept, "not intercepted"));
+    };
+    if matches!(section.entry("endpoints"), Some(entry) if matches!(&entry.value.kind, Kind::Mapping(entries) if !entries.is_empty()))
+    {
+        let hint = "requests inside a tunnel are not seen; move the limits to the channel, or intercept it";
+        refuse("endpoints", format!("{what} has endpoints, but is not intercepted"), hint);
+    }
+    if !matches!(credential, Credential::Label(_)) {
+        let hint = "requests inside a tunnel are not seen; count the channel as one with `label`, or leave it out";
+        refuse("credential", format!("{what} is counted by its requests, but is not intercepted"), hint);
+    }
+    for (_, span) in limits.iter().filter(|(limit, _)| limit.key.iter().any(|part| *part != KeyPart::Credential)) {
+        let message = format!("a limit is counted by requests, but {what} is not intercepted");
+        let hint = "requests inside a tunnel are not seen; leave `key` out";
+        cx.mistake(Mistake::new(span, message, hint).with(&intercept, "not intercepted"));
+    }
+    let message = if limits.is_empty() {
+        format!("{what} is not intercepted and has no limits: its tunnels are not paced")
+    } else {
+        format!("{what} is not intercepted: each tunnel is paced once, however many requests it carries")
+    };
+    let hint = "set `limits` to what connections may be opened; leave `intercept` out to have each request paced";
+    cx.warning(Mistake::new(&intercept, message, hint));
 }
 
 /// The endpoint and where its path stands; `None` when there is no path to match by.

@@ -64,6 +64,8 @@ pub fn parse(file: &str, text: &str, env: impl Fn(&str) -> Option<String>) -> Re
         channels: channels::channels(&root, settings::defaults(&root)),
         warnings: Vec::new(),
     };
+    config.ca.hosts =
+        config.channels.iter().filter(|channel| channel.intercept).flat_map(|channel| channel.hosts.clone()).collect();
     root.finish();
     let (mut mistakes, warnings) = cx.finish();
     mistakes.extend(duplicates);

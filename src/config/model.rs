@@ -93,9 +93,31 @@ pub enum OnOutage {
 /// The certificate authority.
 #[derive(Debug, Clone)]
 pub struct Ca {
-    /// Holds `ca.pem`, `ca.key` (0600) and `bundle.pem`; made on first start. A relative path is relative to the working
-    /// directory, as on the command line.
+    /// Holds `ca.pem`, `ca.key` (0600), `bundle.pem` and `bundle.p12`; made on first start. A relative path is relative to
+    /// the working directory, as on the command line.
     pub dir: PathBuf,
+    /// The kind of key that leaves have, and the authority where it is made here.
+    pub key_type: KeyType,
+    /// Whether an authority made here may vouch for [`Ca::hosts`] alone.
+    pub name_constraints: bool,
+    /// The hosts of all intercepted channels.
+    pub hosts: Vec<HostPattern>,
+}
+
+impl Ca {
+    /// An authority in `dir`, otherwise as by default, for no host in particular.
+    pub fn at(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into(), key_type: KeyType::P256, name_constraints: false, hosts: Vec::new() }
+    }
+}
+
+/// A kind of key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyType {
+    /// ECDSA on P-256.
+    P256,
+    /// RSA of 2048 bits.
+    Rsa2048,
 }
 
 /// How origins are reached.
@@ -145,6 +167,9 @@ pub struct Channel {
     pub name: String,
     /// The hosts of the channel, exact or wildcard, as written and validated.
     pub hosts: Vec<HostPattern>,
+    /// Whether tunnels to its hosts are opened and each request in them is paced. Otherwise they are relayed unread, and
+    /// opening one takes from the channel's limits.
+    pub intercept: bool,
     /// What the OTA counts by.
     pub credential: Credential,
     /// Limits shared by every request of the channel, taken together with those of the endpoint.

@@ -76,9 +76,15 @@ pub(super) struct Redis {
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub(super) struct Ca {
-    /// Where `ca.pem`, `ca.key` and `bundle.pem` are kept, made on first start; `./ca` by default, relative to the working
-    /// directory.
+    /// Where `ca.pem`, `ca.key`, `bundle.pem` and `bundle.p12` are kept, made on first start; `./ca` by default, relative to
+    /// the working directory.
     dir: Option<String>,
+    /// The kind of key that leaves have, and the authority when it is made: `p256` by default, `rsa2048` for clients that
+    /// know no ECDSA. An authority that is there already is kept as it is; `ota-pacer ca rotate` makes another.
+    key_type: Option<KeyType>,
+    /// Whether an authority, when it is made, may vouch for the hosts of the channels alone; `false` by default. A host that
+    /// is added later needs `ota-pacer ca rotate`.
+    name_constraints: Option<Flag>,
 }
 
 /// How origins are reached.
@@ -153,6 +159,10 @@ pub(super) struct Retry {
 pub(super) struct Channel {
     /// `host` or `*.host`, either with `:port`; without one, any port.
     hosts: Vec<String>,
+    /// Whether tunnels to its hosts are opened; `true` by default. `false`: for hosts that pin their certificate or want one
+    /// of the client. Their tunnels are relayed unread, and each takes once from the channel's limits, however many requests
+    /// it carries.
+    intercept: Option<Flag>,
     /// What the OTA counts by; the channel as one by default.
     credential: Option<Credential>,
     /// Limits shared by all requests of the channel, taken together with those of the endpoint.
@@ -286,6 +296,13 @@ enum OnOutage {
     Closed,
     /// Forwards without pacing.
     Open,
+}
+
+#[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+enum KeyType {
+    P256,
+    Rsa2048,
 }
 
 #[derive(JsonSchema)]

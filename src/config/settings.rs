@@ -12,7 +12,7 @@ use secrecy::SecretString;
 
 use super::{
     mistake::{Invalid, Mistake},
-    model::{Ca, OnOutage, Policy, Priority, Redis, Retry, Unmatched, UnmatchedHost, UnmatchedPath, Upstream},
+    model::{Ca, KeyType, OnOutage, Policy, Priority, Redis, Retry, Unmatched, UnmatchedHost, UnmatchedPath, Upstream},
     reader::{Section, count, flag, text, word},
     schema,
     units::{duration, positive_duration, size},
@@ -73,9 +73,15 @@ pub(super) fn redis(file: &Section<'_>) -> Option<Redis> {
 /// `ca`.
 pub(super) fn ca(file: &Section<'_>) -> Ca {
     let section = file.section::<schema::Ca>("ca", &[]);
-    let dir = section.read("dir", text).map_or_else(|| PathBuf::from("./ca"), PathBuf::from);
+    let base = Ca::at("./ca");
+    let ca = Ca {
+        dir: section.read("dir", text).map_or(base.dir, PathBuf::from),
+        key_type: section.read("key_type", word(&KEY_TYPE)).unwrap_or(base.key_type),
+        name_constraints: section.read("name_constraints", flag).unwrap_or(base.name_constraints),
+        hosts: base.hosts,
+    };
     section.finish();
-    Ca { dir }
+    ca
 }
 
 /// `upstream`.
@@ -228,6 +234,7 @@ const STANDARD_HEADERS: [&str; 10] = [
 ];
 const ON_OUTAGE: [(&str, OnOutage); 3] =
     [("local", OnOutage::Local), ("closed", OnOutage::Closed), ("open", OnOutage::Open)];
+const KEY_TYPE: [(&str, KeyType); 2] = [("p256", KeyType::P256), ("rsa2048", KeyType::Rsa2048)];
 const UNMATCHED_HOST: [(&str, UnmatchedHost); 2] =
     [("tunnel", UnmatchedHost::Tunnel), ("refuse", UnmatchedHost::Refuse)];
 const UNMATCHED_PATH: [(&str, UnmatchedPath); 2] = [("pass", UnmatchedPath::Pass), ("refuse", UnmatchedPath::Refuse)];

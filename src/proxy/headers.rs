@@ -1,4 +1,6 @@
-//! Which header fields end at the proxy (RFC 9110 section 7.6.1). Everything else passes as it came.
+//! Which header fields end at the proxy (RFC 9110 section 7.6.1). Everything else passes as it came, in the same order.
+
+use std::mem;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header, request};
 
@@ -11,45 +13,79 @@ pub(super) fn wants_upgrade(parts: &request::Parts) -> bool {
 
 /// Takes the fields off a request that are between client and proxy. `Expect` is one of them here: the proxy answers it
 /// itself, by asking for the body once it can be of use.
+///
+/// A bare `Connection: keep-alive` stays where it stands: it is as true of the proxy's own connection, and its absence
+/// would be the one thing that tells a request from that of the client.
 pub(super) fn strip_request(headers: &mut HeaderMap, is_upgrade: bool) {
     let accepts_trailers = headers.get_all(header::TE).iter().any(lists_trailers);
-    strip(headers, is_upgrade);
-    headers.remove(header::EXPECT);
-    headers.remove(header::PROXY_AUTHORIZATION);
+    let connection = match (is_upgrade, accepts_trailers) {
+        (true, true) => Some("Upgrade, TE"),
+        (true, false) => Some("Upgrade"),
+        (false, true) => Some("TE"),
+        (false, false) => None,
+    };
+    let keeps_connection = connection.is_some() || says_keep_alive_alone(headers);
+    strip(headers, keeps_connection, |name| {
+        *name == header::EXPECT
+            || *name == header::PROXY_AUTHORIZATION
+            || (*name == header::TE && !accepts_trailers)
+            || (*name == header::UPGRADE && !is_upgrade)
+    });
+    if let Some(options) = connection {
+        headers.insert(header::CONNECTION, HeaderValue::from_static(options));
+    }
     if accepts_trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
-        headers.append(header::CONNECTION, HeaderValue::from_static("TE"));
     }
 }
 
 /// Takes the fields off an answer that are between origin and proxy. `is_upgrade`: it is a 101.
 pub(super) fn strip_response(headers: &mut HeaderMap, is_upgrade: bool) {
-    strip(headers, is_upgrade);
     // Chunks win over a length (RFC 9112 section 6.3), and only one of them may go on.
-    if headers.contains_key(header::TRANSFER_ENCODING) {
-        headers.remove(header::CONTENT_LENGTH);
-    }
-    headers.remove(header::PROXY_AUTHENTICATE);
-}
-
-/// `Transfer-Encoding` stays: hyper has taken the chunks apart and puts them together again by it, so what came chunked
-/// leaves chunked, and it drops the field where the client is HTTP/1.0 or the answer has no body.
-fn strip(headers: &mut HeaderMap, is_upgrade: bool) {
-    let named: Vec<HeaderName> = connection_names(headers)
-        .filter_map(|name| HeaderName::from_bytes(name.as_bytes()).ok())
-        .filter(|name| !END_TO_END.contains(name))
-        .collect();
-    let upgrade: Vec<HeaderValue> =
-        if is_upgrade { headers.get_all(header::UPGRADE).iter().cloned().collect() } else { Vec::new() };
-    for name in named.iter().chain(&HOP_BY_HOP) {
-        headers.remove(name);
-    }
+    let is_chunked = headers.contains_key(header::TRANSFER_ENCODING);
+    strip(headers, is_upgrade, |name| {
+        *name == header::PROXY_AUTHENTICATE
+            || *name == header::TE
+            || (*name == header::UPGRADE && !is_upgrade)
+            || (*name == header::CONTENT_LENGTH && is_chunked)
+    });
     if is_upgrade {
-        for value in upgrade {
-            headers.append(header::UPGRADE, value);
-        }
         headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
     }
+}
+
+/// Takes off what is always between two hops, what `Connection` names, and what `ends_here` says. `Transfer-Encoding`
+/// stays: hyper has taken the chunks apart and puts them together again by it, so what came chunked leaves chunked, and
+/// it drops the field where the client is HTTP/1.0 or the answer has no body.
+fn strip(headers: &mut HeaderMap, keeps_connection: bool, ends_here: impl Fn(&HeaderName) -> bool) {
+    let named: Vec<HeaderName> = connection_names(headers)
+        .filter_map(|name| HeaderName::from_bytes(name.as_bytes()).ok())
+        .filter(|name| !END_TO_END.contains(name) && !DECIDED_APART.contains(name))
+        .collect();
+    retain(headers, |name| match *name {
+        header::CONNECTION => keeps_connection,
+        _ => !ends_here(name) && !HOP_BY_HOP.contains(name) && !named.contains(name),
+    });
+}
+
+/// Keeps the order of the others, which [`HeaderMap::remove`] does not: it moves the last field into the gap.
+pub(super) fn retain(headers: &mut HeaderMap, keeps: impl Fn(&HeaderName) -> bool) {
+    if headers.keys().all(&keeps) {
+        return;
+    }
+    let mut field = None;
+    for (name, value) in mem::take(headers) {
+        // Only the first of several values comes with its name.
+        field = name.or(field);
+        if let Some(name) = field.as_ref().filter(|name| keeps(name)) {
+            headers.append(name, value);
+        }
+    }
+}
+
+fn says_keep_alive_alone(headers: &HeaderMap) -> bool {
+    let mut names = connection_names(headers);
+    names.next().is_some_and(|name| name.eq_ignore_ascii_case("keep-alive")) && names.next().is_none()
 }
 
 fn connection_names(headers: &HeaderMap) -> impl Iterator<Item = &str> {
@@ -61,13 +97,11 @@ fn lists_trailers(value: &HeaderValue) -> bool {
     value.to_str().is_ok_and(|text| text.split(',').any(|coding| coding.trim().eq_ignore_ascii_case("trailers")))
 }
 
-const HOP_BY_HOP: [HeaderName; 5] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    header::TE,
-    header::UPGRADE,
-];
+const HOP_BY_HOP: [HeaderName; 2] =
+    [HeaderName::from_static("keep-alive"), HeaderName::from_static("proxy-connection")];
+
+/// What `Connection` has to name where it passes (RFC 9110 sections 7.8 and 10.1.4).
+const DECIDED_APART: [HeaderName; 2] = [header::TE, header::UPGRADE];
 
 /// What `Connection` may not name away: a client, or something in front of it, would change the request's meaning or its
 /// framing with it.
@@ -86,9 +120,7 @@ mod tests {
     }
 
     fn names(headers: &HeaderMap) -> Vec<&str> {
-        let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
-        names.sort_unstable();
-        names
+        headers.keys().map(HeaderName::as_str).collect()
     }
 
     #[test]
@@ -109,7 +141,7 @@ mod tests {
             ("Transfer-Encoding", "chunked"),
         ]);
         strip_request(&mut request, false);
-        assert_eq!(names(&request), ["accept-encoding", "host", "transfer-encoding"]);
+        assert_eq!(names(&request), ["host", "accept-encoding", "transfer-encoding"]);
         let mut response = headers(&[
             ("Connection", "X-Hop"),
             ("X-Hop", "1"),
@@ -130,7 +162,36 @@ mod tests {
             ("Authorization", "Basic c2VjcmV0"),
         ]);
         strip_request(&mut request, false);
-        assert_eq!(names(&request), ["authorization", "content-length", "host"]);
+        assert_eq!(names(&request), ["host", "content-length", "authorization"]);
+    }
+
+    #[test]
+    fn what_passes_keeps_its_order() {
+        let mut request = headers(&[
+            ("Host", "ota.test"),
+            ("Connection", "keep-alive, TE"),
+            ("TE", "deflate"),
+            ("X-Twice", "1"),
+            ("Keep-Alive", "300"),
+            ("Expect", "100-continue"),
+            ("X-Twice", "2"),
+            ("User-Agent", "worker"),
+            ("Content-Length", "3"),
+        ]);
+        strip_request(&mut request, false);
+        assert_eq!(names(&request), ["host", "x-twice", "user-agent", "content-length"]);
+        assert!(request.get_all("x-twice").iter().eq(["1", "2"]));
+    }
+
+    #[test]
+    fn a_bare_keep_alive_stays_where_it_stands() {
+        let mut request = headers(&[("Host", "ota.test"), ("Connection", "Keep-Alive"), ("Accept", "*/*")]);
+        strip_request(&mut request, false);
+        assert_eq!(names(&request), ["host", "connection", "accept"]);
+        assert_eq!(request.get(header::CONNECTION).unwrap(), "Keep-Alive");
+        let mut response = headers(&[("Connection", "keep-alive"), ("Date", "now")]);
+        strip_response(&mut response, false);
+        assert_eq!(names(&response), ["date"]);
     }
 
     #[test]
@@ -149,7 +210,7 @@ mod tests {
             ("Sec-WebSocket-Protocol", "a, b"),
         ]);
         strip_request(&mut request, true);
-        assert_eq!(names(&request), ["connection", "sec-websocket-protocol", "upgrade"]);
+        assert_eq!(names(&request), ["connection", "upgrade", "sec-websocket-protocol"]);
         assert_eq!(request.get(header::CONNECTION).unwrap(), "Upgrade");
         assert_eq!(request.get(header::UPGRADE).unwrap(), "websocket");
     }

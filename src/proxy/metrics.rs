@@ -8,6 +8,7 @@ use metrics::{
     Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 
+use super::interception::{Failures, INTERCEPTION_FAILURES};
 use crate::{
     config::model::{Channel, Endpoint},
     feedback::ThrottleSignal,
@@ -19,14 +20,20 @@ pub(super) struct Metrics {
     channels: HashMap<String, ChannelMetrics>,
     unmatched: Arc<RouteMetrics>,
     tunnels: Gauge,
+    interception_failures: Failures,
 }
 
 impl Metrics {
     /// Registers the families for the configured names, in the recorder installed at this moment.
     pub(super) fn new(channels: &[Arc<Channel>]) -> Self {
         describe();
-        let channels = channels.iter().map(|channel| (channel.name.clone(), ChannelMetrics::new(channel))).collect();
-        Self { channels, unmatched: Arc::new(RouteMetrics::new(NONE, NONE)), tunnels: gauge!(TUNNELS) }
+        let by_name = channels.iter().map(|channel| (channel.name.clone(), ChannelMetrics::new(channel))).collect();
+        Self {
+            channels: by_name,
+            unmatched: Arc::new(RouteMetrics::new(NONE, NONE)),
+            tunnels: gauge!(TUNNELS),
+            interception_failures: Failures::new(channels),
+        }
     }
 
     /// The handles of a matched request.
@@ -40,11 +47,9 @@ impl Metrics {
         &self.unmatched
     }
 
-    /// A client did not let its connection to a configured host be intercepted.
-    pub(super) fn interception_failed(&self, channel: &Channel) {
-        if let Some(channel) = self.channels.get(&channel.name) {
-            channel.interception_failures.increment(1);
-        }
+    /// The connections to configured hosts that could not be intercepted.
+    pub(super) fn interception_failures(&self) -> &Failures {
+        &self.interception_failures
     }
 
     /// One more open tunnel, until the guard is dropped.
@@ -58,7 +63,6 @@ struct ChannelMetrics {
     endpoints: HashMap<String, Arc<RouteMetrics>>,
     /// Paths of no endpoint.
     other: Arc<RouteMetrics>,
-    interception_failures: Counter,
 }
 
 impl ChannelMetrics {
@@ -71,7 +75,6 @@ impl ChannelMetrics {
                 .map(|endpoint| (endpoint.name.clone(), route(&endpoint.name)))
                 .collect(),
             other: route(NONE),
-            interception_failures: counter!(INTERCEPTION_FAILURES, "channel" => channel.name.clone()),
         }
     }
 }
@@ -267,7 +270,6 @@ const THROTTLE_WAIT: &str = "ota_pacer_throttle_wait_seconds";
 const UPSTREAM_SECONDS: &str = "ota_pacer_upstream_seconds";
 const INFLIGHT: &str = "ota_pacer_inflight";
 const TUNNELS: &str = "ota_pacer_tunnels";
-const INTERCEPTION_FAILURES: &str = "ota_pacer_interception_failures_total";
 
 const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
@@ -278,14 +280,19 @@ const NONE: &str = "-";
 mod tests {
     use metrics_exporter_prometheus::PrometheusBuilder;
 
+    use http::HeaderMap;
+
     use super::*;
-    use crate::config;
+    use crate::{
+        config,
+        proxy::interception::{Failure, Trust},
+    };
 
     const CONFIG: &str = "
 listen: 127.0.0.1:0
 channels:
   ota:
-    hosts: [ota.test]
+    hosts: [ota.test, '*.ota.test:8443']
     endpoints:
       rooms: { match: { path: /rooms }, limits: [{ rate: 1/s, capacity: 1 }] }
 ";
@@ -304,7 +311,12 @@ channels:
         rooms.held(Duration::from_millis(5));
         metrics.route(channel, None).request(Outcome::Refused);
         metrics.unmatched().request(Outcome::BadRequest);
-        metrics.interception_failed(channel);
+        metrics.interception_failures().report(
+            &channel.hosts[1],
+            &Failure::Opaque,
+            Trust::of(&HeaderMap::new()),
+            "ca".as_ref(),
+        );
         let (inflight, tunnel) = (rooms.enter(), metrics.tunnel());
         let text = recorder.handle().render();
         let route = r#"channel="ota",endpoint="rooms""#;
@@ -320,7 +332,8 @@ channels:
             format!(r#"ota_pacer_upstream_seconds_count{{{route}}} 1"#),
             format!(r#"ota_pacer_inflight{{{route}}} 1"#),
             "ota_pacer_tunnels 1".to_owned(),
-            r#"ota_pacer_interception_failures_total{channel="ota"} 1"#.to_owned(),
+            r#"ota_pacer_interception_failures_total{host="ota.test"} 0"#.to_owned(),
+            r#"ota_pacer_interception_failures_total{host="*.ota.test:8443"} 1"#.to_owned(),
         ] {
             assert!(text.lines().any(|there| there == line), "{line} is not in\n{text}");
         }

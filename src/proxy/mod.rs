@@ -7,6 +7,7 @@ mod client_io;
 mod downstream;
 mod exchange;
 mod headers;
+mod interception;
 mod metrics;
 mod preference;
 mod record;

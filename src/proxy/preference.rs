@@ -6,6 +6,7 @@ use std::time::Duration;
 use base64::{Engine, engine::general_purpose::GeneralPurpose};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
+use super::headers::retain;
 use crate::config::model::Class;
 
 /// Takes `X-Pacer-Max-Wait` off a request: the longest it may be held, in seconds (`0`, `2`, `0.25`) or with units
@@ -46,7 +47,8 @@ pub(super) enum PreferenceError {
 
 fn take(headers: &mut HeaderMap, name: &HeaderName) -> Result<Option<HeaderValue>, PreferenceError> {
     let is_repeated = headers.get_all(name).iter().nth(1).is_some();
-    let value = headers.remove(name);
+    let value = headers.get(name).cloned();
+    retain(headers, |field| field != name);
     if is_repeated { Err(PreferenceError::Repeated(name.clone())) } else { Ok(value) }
 }
 
@@ -120,6 +122,17 @@ mod tests {
         let forever = take_max_wait(&mut headers(&[(&MAX_WAIT, &"9".repeat(400))]));
         assert_eq!(forever, Ok(Some(Duration::MAX)));
         assert_eq!(take_max_wait(&mut HeaderMap::new()), Ok(None));
+    }
+
+    #[test]
+    fn the_other_fields_keep_their_order() {
+        let rest = [header::HOST, header::ACCEPT, header::USER_AGENT, header::CONTENT_LENGTH];
+        let [host, accept, agent, length] = &rest;
+        let mut headers =
+            headers(&[(host, "a"), (&MAX_WAIT, "1"), (accept, "b"), (&PRIORITY, "batch"), (agent, "c"), (length, "0")]);
+        take_max_wait(&mut headers).unwrap();
+        take_class(&mut headers, &PRIORITY).unwrap();
+        assert!(headers.keys().eq(&rest), "{headers:?}");
     }
 
     #[test]

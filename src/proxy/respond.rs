@@ -170,6 +170,7 @@ impl Refusal {
             ConnectError::Tls { certificate: true, .. } => {
                 Some("if the origin has a certificate of your own authority, name that in `upstream.ca_file`")
             }
+            ConnectError::Tls { .. } => Some(CLIENT_CERTIFICATE),
             _ => None,
         };
         Self { hint, ..Self::new(Outcome::UpstreamFailed, status, kind, error.to_string()) }
@@ -185,12 +186,14 @@ impl Refusal {
             }
             SendErrorKind::Body => return Self::body_broken(),
         };
+        let kind = if error.wants_client_certificate() { "tls_alert_received" } else { kind };
         let fate = if error.written {
             "the request was sent and not retried, as it may have been acted on"
         } else {
             "nothing of the request was sent"
         };
-        Self::new(Outcome::UpstreamFailed, status, kind, format!("{}; {fate}", error.kind))
+        let hint = error.wants_client_certificate().then_some(CLIENT_CERTIFICATE);
+        Self { hint, ..Self::new(Outcome::UpstreamFailed, status, kind, format!("{}; {fate}", error.kind)) }
     }
 
     /// The origin changed protocols unasked.
@@ -302,6 +305,9 @@ fn quoted(text: &str) -> String {
 fn whole_seconds(duration: Duration) -> u64 {
     duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0)).max(1)
 }
+
+const CLIENT_CERTIFICATE: &str =
+    "an origin that wants a certificate of the client cannot be intercepted: set `intercept: false` for its channel";
 
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 

@@ -68,6 +68,13 @@ pub(super) struct Prefixed<I> {
     io: I,
 }
 
+impl<I> Prefixed<I> {
+    /// A stream of which `prefix` has been read.
+    pub(super) fn new(prefix: Bytes, io: I) -> Self {
+        Self { prefix, io }
+    }
+}
+
 impl<I: AsyncRead + Unpin> AsyncRead for Prefixed<I> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.prefix.is_empty() {

@@ -1,12 +1,14 @@
-//! CONNECT: a tunnel to a configured host is opened here and its requests are paced; any other is relayed unread.
+//! CONNECT: a tunnel to a configured host is opened here and its requests are paced; any other is relayed unread, paced
+//! itself where its channel says so.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
+use bytes::BytesMut;
 use http::{HeaderMap, Request, Response, header};
 use hyper::{body::Incoming, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite},
     net::TcpStream,
     time::timeout,
 };
@@ -16,16 +18,19 @@ use super::{
     Rules,
     answer::Answer,
     downstream::{Downstream, Tunnel},
+    interception::{Failure, Trust},
     metrics::Outcome,
     preference,
     record::Record,
     relay::relay,
-    respond::{self, Refusal},
-    sniff::{Protocol, sniff},
+    respond::{self, Bound, Refusal},
+    sniff::{Prefixed, Protocol, sniff},
     target::{self, Authority},
 };
 use crate::{
-    config::model::{Channel, Class, UnmatchedHost},
+    config::model::{Class, HostPattern, UnmatchedHost},
+    limiter::{Permit, Refused, Turn},
+    route::Match,
     upstream::Scheme,
 };
 
@@ -37,12 +42,34 @@ pub(super) async fn open(client: &Downstream, mut request: Request<Incoming>) ->
         Ok(authority) => authority,
         Err(refusal) => return refused(unmatched(&rules), refusal),
     };
-    let Some(channel) = rules.router.channel(&authority.host, authority.port) else {
+    let Some(pattern) = rules.router.pattern(&authority.host, authority.port).cloned() else {
         return open_blind(client, &rules, upgrade, authority).await;
     };
-    match preference::take_class(request.headers_mut(), &rules.settings.priority_header) {
-        Ok(class) => open_intercepted(client, upgrade, authority, channel.clone(), class),
-        Err(error) => refused(unmatched(&rules), Refusal::preference(&error)),
+    let class = match preference::take_class(request.headers_mut(), &rules.settings.priority_header) {
+        Ok(class) => class,
+        Err(error) => return refused(unmatched(&rules), Refusal::preference(&error)),
+    };
+    match rules.router.tunnel(&authority.host, authority.port) {
+        Some(found) => open_paced(client, &rules, upgrade, authority, found, class).await,
+        None => {
+            let tunnel = Intercepted { authority, class, pattern, trust: Trust::of(request.headers()) };
+            open_intercepted(client, upgrade, tunnel)
+        }
+    }
+}
+
+/// A tunnel to a configured host, which is opened here.
+struct Intercepted {
+    authority: Authority,
+    class: Option<Class>,
+    /// By which the host is configured.
+    pattern: HostPattern,
+    trust: Trust,
+}
+
+impl Intercepted {
+    fn carrying(&self, scheme: Scheme) -> Tunnel {
+        Tunnel { authority: self.authority.clone(), scheme, class: self.class }
     }
 }
 
@@ -58,29 +85,70 @@ fn destination(client: &Downstream, request: &Request<Incoming>) -> Result<Autho
 }
 
 /// Nothing is dialled for a configured host: its requests find their own connections.
-fn open_intercepted(
-    client: &Downstream,
-    upgrade: OnUpgrade,
-    authority: Authority,
-    channel: Arc<Channel>,
-    class: Option<Class>,
-) -> Response<Answer> {
+fn open_intercepted(client: &Downstream, upgrade: OnUpgrade, tunnel: Intercepted) -> Response<Answer> {
     let inner = client.clone();
     client.leave_http();
     client.spawn(async move {
         // A client gone before its 200 is no event.
         let Ok(upgraded) = upgrade.await else { return };
-        intercept(&inner, TokioIo::new(upgraded), authority, &channel, class).await;
+        let Err((failure, lost)) = intercept(&inner, TokioIo::new(upgraded), &tunnel).await else { return };
+        let proxy = inner.proxy();
+        // The first byte may have been long in coming.
+        let rules = proxy.rules();
+        let ca_dir = proxy.leaves.authority().dir();
+        rules.metrics.interception_failures().report(&tunnel.pattern, &failure, tunnel.trust, ca_dir);
+        if let Some(io) = lost {
+            relay_unread(&inner, &rules, io, &tunnel.authority).await;
+        }
     });
     respond::established()
 }
 
-/// Dials first, so that a host that cannot be reached shows as what it is, and a server that speaks first is heard.
+/// A tunnel that is not opened takes one slot of its channel, and counts as under way for as long as it lasts.
+async fn open_paced(
+    client: &Downstream,
+    rules: &Rules,
+    upgrade: OnUpgrade,
+    authority: Authority,
+    found: Match,
+    class: Option<Class>,
+) -> Response<Answer> {
+    let mut record = Record::new(rules.metrics.route(&found.channel, None).clone());
+    let mut permit = None;
+    if let Some(lane) = client.proxy().limiter.lane(&found.channel, None, |part| found.value(part)) {
+        let (arrived, max_wait) = (record.arrived, found.policy().max_wait);
+        record.hold();
+        let granted = lane.slot(Turn { arrived, class: class.unwrap_or(Class::Interactive), max_wait }).await;
+        record.release();
+        match granted {
+            Ok(granted) => permit = Some(granted),
+            Err(Refused::TooLong { retry_after }) => {
+                return refused(record, Refusal::wait_too_long(retry_after, Bound::Policy));
+            }
+            Err(Refused::QueueFull { retry_after }) => return refused(record, Refusal::queue_full(retry_after)),
+            Err(Refused::StoreClosed) => return refused(record, Refusal::store_closed()),
+        }
+    }
+    join(client, rules, upgrade, authority, record, permit).await
+}
+
 async fn open_blind(client: &Downstream, rules: &Rules, upgrade: OnUpgrade, authority: Authority) -> Response<Answer> {
-    let mut record = unmatched(rules);
+    let record = unmatched(rules);
     if rules.settings.unmatched.host == UnmatchedHost::Refuse {
         return refused(record, Refusal::unmatched_host());
     }
+    join(client, rules, upgrade, authority, record, None).await
+}
+
+/// Dials first, so that a host that cannot be reached shows as what it is, and a server that speaks first is heard.
+async fn join(
+    client: &Downstream,
+    rules: &Rules,
+    upgrade: OnUpgrade,
+    authority: Authority,
+    mut record: Record,
+    permit: Option<Permit>,
+) -> Response<Answer> {
     let origin = match rules.upstream.dial(&authority.host, authority.port).await {
         Ok(origin) => origin,
         Err(error) => return refused(record, Refusal::connect(&error)),
@@ -91,7 +159,7 @@ async fn open_blind(client: &Downstream, rules: &Rules, upgrade: OnUpgrade, auth
     client.leave_http();
     let (tunnel, shutdown) = (rules.metrics.tunnel(), client.shutdown().clone());
     client.spawn(async move {
-        let _tunnel = tunnel;
+        let _until_its_end = (tunnel, permit);
         let Ok(upgraded) = upgrade.await else { return };
         if let Err(error) = relay(TokioIo::new(upgraded), origin, &shutdown).await {
             tracing::debug!(%error, "tunnel ended");
@@ -103,43 +171,43 @@ async fn open_blind(client: &Downstream, rules: &Rules, upgrade: OnUpgrade, auth
     response
 }
 
-/// Serves what the client sends through a tunnel to a configured host.
-async fn intercept<I>(client: &Downstream, io: I, authority: Authority, channel: &Channel, class: Option<Class>)
+/// Serves what the client sends through a tunnel to a configured host. What carries neither TLS nor HTTP is given back.
+async fn intercept<I>(client: &Downstream, io: I, tunnel: &Intercepted) -> Result<(), (Failure, Option<Prefixed<I>>)>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let sniffed = tokio::select! {
         sniffed = timeout(FIRST_BYTE, sniff(io)) => sniffed,
         // Nothing was asked for yet.
-        () = client.shutdown().cancelled() => return,
+        () = client.shutdown().cancelled() => return Ok(()),
     };
-    let Ok(Ok(Some((protocol, io)))) = sniffed else { return };
-    // The first byte may have been long in coming.
-    let rules = client.proxy().rules();
+    let Ok(Ok(Some((protocol, io)))) = sniffed else { return Ok(()) };
     match protocol {
-        Protocol::Http => client.inside(Tunnel { authority, scheme: Scheme::Http, class }).serve(io).await,
-        Protocol::Tls => match terminate(client, io, &authority).await {
-            Ok(tls) => client.inside(Tunnel { authority, scheme: Scheme::Https, class }).serve(tls).await,
-            Err(error) => {
-                rules.metrics.interception_failed(channel);
-                let hint = "the client must trust the proxy's `ca.pem`; see `ota-pacer env`";
-                tracing::warn!(channel = channel.name, %error, hint, "a client did not accept the intercepted connection");
-            }
-        },
-        Protocol::Opaque => {
-            rules.metrics.interception_failed(channel);
-            tracing::warn!(channel = channel.name, "a tunnel carries neither TLS nor HTTP: relayed unpaced");
-            let Ok(origin) = rules.upstream.dial(&authority.host, authority.port).await else { return };
-            let _tunnel = rules.metrics.tunnel();
-            if let Err(error) = relay(io, origin, client.shutdown()).await {
-                tracing::debug!(%error, "tunnel ended");
-            }
+        Protocol::Http => client.inside(tunnel.carrying(Scheme::Http)).serve(io).await,
+        Protocol::Tls => {
+            let tls = terminate(client, io, &tunnel.authority).await.map_err(|failure| (failure, None))?;
+            let tls = verdict(tls).await.map_err(|failure| (failure, None))?;
+            client.inside(tunnel.carrying(Scheme::Https)).serve(tls).await;
         }
+        Protocol::Opaque => return Err((Failure::Opaque, Some(io))),
+    }
+    Ok(())
+}
+
+/// Relays a tunnel whose client has had its 200 already.
+async fn relay_unread<I>(client: &Downstream, rules: &Rules, io: I, authority: &Authority)
+where
+    I: AsyncRead + AsyncWrite + Unpin,
+{
+    let Ok(origin) = rules.upstream.dial(&authority.host, authority.port).await else { return };
+    let _tunnel = rules.metrics.tunnel();
+    if let Err(error) = relay(io, origin, client.shutdown()).await {
+        tracing::debug!(%error, "tunnel ended");
     }
 }
 
 /// Ends the client's TLS with a leaf for the host that the tunnel was opened to.
-async fn terminate<I>(client: &Downstream, io: I, authority: &Authority) -> Result<TlsStream<I>, InterceptError>
+async fn terminate<I>(client: &Downstream, io: I, authority: &Authority) -> Result<TlsStream<I>, Failure>
 where
     I: AsyncRead + AsyncWrite + Unpin,
 {
@@ -149,18 +217,25 @@ where
         let config = client.proxy().leaves.server_config(&authority.host, hello.client_hello().server_name())?;
         Ok(hello.into_stream(config).await?)
     };
-    timeout(HANDSHAKE, handshake).await.map_err(|_| InterceptError::Timeout)?
+    timeout(HANDSHAKE, handshake).await.map_err(|_| Failure::Timeout)?
 }
 
-/// Why a client's TLS could not be ended here.
-#[derive(Debug, thiserror::Error)]
-enum InterceptError {
-    #[error("the TLS handshake failed: {0}")]
-    Handshake(#[from] std::io::Error),
-    #[error(transparent)]
-    Mint(#[from] crate::ca::MintError),
-    #[error("the TLS handshake took too long")]
-    Timeout,
+/// Waits a moment for what the client makes of the certificate: in TLS 1.3 its alert may follow a handshake that looked
+/// complete from here, and wget with GnuTLS looks at the certificate only then, and leaves without a word. A client that
+/// keeps a connection ready for later is not that quick to close it.
+async fn verdict<I>(mut tls: TlsStream<I>) -> Result<Prefixed<TlsStream<I>>, Failure>
+where
+    I: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut first = BytesMut::with_capacity(FIRST_READ);
+    match timeout(VERDICT, tls.read_buf(&mut first)).await {
+        Ok(Ok(0)) => Err(Failure::Unused),
+        Ok(Err(error)) => Err(match Failure::from(error) {
+            Failure::Closed => Failure::Unused,
+            failure => failure,
+        }),
+        Ok(Ok(_)) | Err(_) => Ok(Prefixed::new(first.freeze(), tls)),
+    }
 }
 
 /// A refused CONNECT closes: what the client has sent behind it was meant for the tunnel, and must not be read as requests.
@@ -191,6 +266,12 @@ fn leads_back(origin: &TcpStream, client: &Downstream) -> bool {
 
 /// How long a client may keep a tunnel ready before its first byte.
 const FIRST_BYTE: Duration = Duration::from_secs(330);
+
+/// Within which a client that does not like the certificate has left.
+const VERDICT: Duration = Duration::from_secs(1);
+
+/// Room for the head of most requests.
+const FIRST_READ: usize = 4 * 1024;
 
 /// A bound on the whole TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(30);

@@ -72,8 +72,8 @@ impl Router {
 
     /// The endpoints of the channel that claims `host`, most specific first.
     pub fn explain_path(&self, host: &Host, port: u16, method: &Method, path: &str) -> Vec<EndpointCandidate<'_>> {
-        let Some(index) = self.hosts.find(host, port) else { return Vec::new() };
-        let Entry { channel, rules, .. } = &self.channels[index];
+        let Some(found) = self.hosts.find(host, port) else { return Vec::new() };
+        let Entry { channel, rules, .. } = &self.channels[found.channel];
         let mut taken = false;
         let verdict = |fit| match fit {
             Fit::OtherPath => Verdict::OtherPath,

@@ -14,38 +14,48 @@ pub(super) struct HostTable {
     wildcard: HashMap<String, Ports>,
 }
 
-/// The channels of one pattern, by port.
+/// A pattern of the configuration.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Found {
+    /// The index of its channel.
+    pub(super) channel: usize,
+    /// Its own index among those of the channel.
+    pub(super) pattern: usize,
+}
+
+/// The patterns of one name, by port.
 #[derive(Debug, Default)]
 struct Ports {
-    any: Option<usize>,
-    one: HashMap<u16, usize>,
+    any: Option<Found>,
+    one: HashMap<u16, Found>,
 }
 
 impl HostTable {
     pub(super) fn new(channels: &[Arc<Channel>]) -> Self {
         let mut table = Self::default();
         for (index, channel) in channels.iter().enumerate() {
-            for HostPattern { wildcard, host, port } in &channel.hosts {
+            for (pattern, HostPattern { wildcard, host, port }) in channel.hosts.iter().enumerate() {
+                let found = Found { channel: index, pattern };
                 let kind = if *wildcard { &mut table.wildcard } else { &mut table.exact };
                 let ports = kind.entry(host.clone()).or_default();
                 match port {
-                    Some(port) => drop(ports.one.insert(*port, index)),
-                    None => ports.any = Some(index),
+                    Some(port) => drop(ports.one.insert(*port, found)),
+                    None => ports.any = Some(found),
                 }
             }
         }
         table
     }
 
-    /// The index of the channel with the most specific pattern.
-    pub(super) fn find(&self, host: &Host, port: u16) -> Option<usize> {
+    /// The most specific pattern.
+    pub(super) fn find(&self, host: &Host, port: u16) -> Option<Found> {
         let exact = self.exact.get(host.as_str()).and_then(|ports| ports.find(port));
         exact.or_else(|| parents(host).find_map(|parent| self.wildcard.get(parent)?.find(port)))
     }
 }
 
 impl Ports {
-    fn find(&self, port: u16) -> Option<usize> {
+    fn find(&self, port: u16) -> Option<Found> {
         self.one.get(&port).copied().or(self.any)
     }
 }

@@ -14,7 +14,7 @@ use http::{HeaderMap, Method, uri::PathAndQuery};
 use crate::config::{
     Config,
     host::Host,
-    model::{Channel, Endpoint, KeyPart, Policy},
+    model::{Channel, Endpoint, HostPattern, KeyPart, Policy},
     path::normalize,
 };
 
@@ -106,7 +106,25 @@ impl Router {
 
     /// The channel that claims this host, if any (decides intercept or tunnel at CONNECT).
     pub fn channel(&self, host: &Host, port: u16) -> Option<&Arc<Channel>> {
-        self.hosts.find(host, port).map(|index| &self.channels[index].channel)
+        self.hosts.find(host, port).map(|found| &self.channels[found.channel].channel)
+    }
+
+    /// The pattern by which a channel claims this host.
+    pub fn pattern(&self, host: &Host, port: u16) -> Option<&HostPattern> {
+        self.hosts.find(host, port).map(|found| &self.channels[found.channel].channel.hosts[found.pattern])
+    }
+
+    /// Matches a tunnel to a host whose channel is not intercepted: by the host alone.
+    pub fn tunnel(&self, host: &Host, port: u16) -> Option<Match> {
+        let found = self.hosts.find(host, port)?;
+        let Entry { channel, plans: (_, plan), .. } = &self.channels[found.channel];
+        let headers = HeaderMap::new();
+        (!channel.intercept).then(|| Match {
+            channel: Arc::clone(channel),
+            endpoint: None,
+            credential: CredentialValue::of(&channel.credential, None, &headers),
+            keys: plan.values("/", None, &headers),
+        })
     }
 
     /// Matches one request by its target and its final head. The path is compared in the form of
@@ -120,8 +138,8 @@ impl Router {
         path_and_query: &PathAndQuery,
         headers: &HeaderMap,
     ) -> Route {
-        let Some(index) = self.hosts.find(host, port) else { return Route::Unmatched };
-        let Entry { channel, rules, plans: (plans, without_endpoint) } = &self.channels[index];
+        let Some(host) = self.hosts.find(host, port) else { return Route::Unmatched };
+        let Entry { channel, rules, plans: (plans, without_endpoint) } = &self.channels[host.channel];
         let (path, query) = (normalize(path_and_query.path()), path_and_query.query());
         let found = rules.find(method, &path);
         let plan = found.map_or(without_endpoint, |index| &plans[index]);
@@ -191,6 +209,29 @@ channels:
             ("192.0.2.1", 80, "address"),
         ] {
             assert_eq!(routed(&router, "GET", host, port, "/"), expected, "{host}:{port}");
+        }
+    }
+
+    #[test]
+    fn a_host_has_its_pattern_and_a_tunnel_its_channel() {
+        let router = router(
+            r#"
+channels:
+  opened: { hosts: [ota.example, "*.ota.example:8443"] }
+  unread: { hosts: ["*.pinned.example"], intercept: false, credential: { label: ours }, limits: [{ rate: 1/s }] }
+"#,
+        );
+        let host = |text| Host::parse(text).unwrap();
+        for (name, port, pattern, credential) in [
+            ("OTA.example.", 443, Some("ota.example"), None),
+            ("a.ota.example", 8443, Some("*.ota.example:8443"), None),
+            ("a.ota.example", 443, None, None),
+            ("a.pinned.example", 443, Some("*.pinned.example"), Some(&b"ours"[..])),
+        ] {
+            assert_eq!(router.pattern(&host(name), port).map(ToString::to_string).as_deref(), pattern, "{name}");
+            let tunnel = router.tunnel(&host(name), port);
+            let counted = tunnel.as_ref().and_then(|found| found.value(&KeyPart::Credential));
+            assert_eq!((tunnel.is_some(), counted), (credential.is_some(), credential), "{name}");
         }
     }
 

@@ -3,6 +3,7 @@
 use std::{fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
 
 use http::Request;
+use rustls::AlertDescription;
 
 use super::Body;
 use crate::config::host::Host;
@@ -125,6 +126,24 @@ pub struct SendError {
     /// The cause, where there is one.
     #[source]
     pub source: Option<hyper::Error>,
+}
+
+impl SendError {
+    /// Whether the origin closed the connection because the client side of it has no certificate: in TLS 1.3 that comes
+    /// only after the handshake (RFC 8446 section 6.2).
+    pub fn wants_client_certificate(&self) -> bool {
+        let mut cause = self.source.as_ref().map(|error| error as &dyn std::error::Error);
+        while let Some(error) = cause {
+            let tls = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+            if let Some(rustls::Error::AlertReceived(AlertDescription::CertificateRequired)) =
+                tls.and_then(|inner| inner.downcast_ref())
+            {
+                return true;
+            }
+            cause = error.source();
+        }
+        false
+    }
 }
 
 /// What went wrong between a request and its answer.

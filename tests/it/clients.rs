@@ -42,6 +42,17 @@ fn node_fetch_needs_only_the_environment() {
 }
 
 #[test]
+fn java_needs_only_the_environment() {
+    let setup = Setup::start();
+    let worker = example("SyncRates.java").display().to_string();
+    // Java leaves this machine's own names out of every proxy unless told otherwise. What is set already is kept.
+    let own = [("JAVA_TOOL_OPTIONS", "-Dhttp.nonProxyHosts= -Djavax.net.ssl.trustStorePassword=changeit")];
+    let ended = setup.run_with(&own, &["java", &worker, "4", PATH]);
+    assert_eq!(ended.stdout, "200\n200\n200\n200\n", "{ended:?}");
+    setup.assert_went_through_the_proxy(4);
+}
+
+#[test]
 fn openssl_accepts_the_minted_leaf_strictly() {
     let setup = Setup::start();
     let authority = setup.ota.https.trim_start_matches("https://");
@@ -71,9 +82,16 @@ impl Setup {
     /// Runs a command in a shell that has evaluated `ota-pacer env`, and knows its OTA.
     #[track_caller]
     fn run(&self, command: &[&str]) -> Ended {
+        self.run_with(&[], command)
+    }
+
+    /// The same, where the shell has set something before.
+    #[track_caller]
+    fn run_with(&self, own: &[(&str, &str)], command: &[&str]) -> Ended {
         let program = ota_pacer();
         let mut shell = ota_pacer_environment();
         shell.args(["-c", EVALUATE_AND_RUN, "sh"]).args(command);
+        shell.envs(own.iter().copied());
         shell.env("PACER", program.get_program()).env("CONFIG", self.proxy.config_file());
         account(&mut shell, &self.ota.https);
         Process::start(command[0], &mut shell).wait(PATIENCE)

@@ -8,7 +8,7 @@ use ota_pacer::{
     config::{
         self, Config, Errors,
         model::{
-            Adaptive, Credential, KeyPart, Limit, LimitKind, OnOutage, PathPattern, Start, UnmatchedHost,
+            Adaptive, Credential, KeyPart, KeyType, Limit, LimitKind, OnOutage, PathPattern, Start, UnmatchedHost,
             UnmatchedPath, Window,
         },
         schema,
@@ -66,6 +66,10 @@ fn every_key_is_read() {
     assert_eq!((redis.prefix.as_str(), redis.timeout), ("pace", Duration::from_millis(100)));
     assert_eq!((redis.on_outage, redis.expected_instances.get()), (OnOutage::Closed, 4));
     assert_eq!(config.ca.dir, Path::new("/var/lib/ota-pacer"));
+    assert_eq!((config.ca.key_type, config.ca.name_constraints), (KeyType::Rsa2048, true));
+    assert_eq!(config.ca.hosts.len(), 7, "those of the intercepted channels");
+    let intercepted: Vec<bool> = config.channels.iter().map(|channel| channel.intercept).collect();
+    assert_eq!(intercepted, [true, true, false, true, true, true]);
     assert_eq!(config.upstream.ca_file.as_deref(), Some(Path::new("./roots.pem")));
     assert_eq!(config.upstream.response_timeout, Duration::from_secs(120));
     assert_eq!(config.upstream.idle, Duration::ZERO);
@@ -236,6 +240,19 @@ fn an_explanation_says_what_was_passed_over_and_why() {
         assert!(explain::Request::new(http::Method::GET, &address.parse().unwrap(), &[]).is_err(), "{address}");
     }
     assert!(explain::Request::new(http::Method::GET, &"http://a".parse().unwrap(), &["secret".to_owned()]).is_err());
+}
+
+#[test]
+fn a_channel_that_is_not_intercepted_is_shown_as_such() {
+    let text = "unmatched: { path: refuse }\n\
+                channels: { ota: { hosts: [ota.example], intercept: false, limits: [{ rate: 2/s }] } }";
+    let config = parse(text).unwrap();
+    let request = explain::Request::new(http::Method::GET, &"https://ota.example/rates".parse().unwrap(), &[]).unwrap();
+    let explained = explain::explanation(&config, &request);
+    for text in [check::summary(&config), explained.clone()] {
+        assert!(text.contains("not intercepted: each tunnel takes one slot"), "{text}");
+    }
+    assert!(explained.contains("takes       1 from ota/*: rate 2/s") && !explained.contains("403"), "{explained}");
 }
 
 #[test]

@@ -1,13 +1,16 @@
 //! The behaviour of ota-pacer as its users see it: real processes, real sockets, one module a behaviour.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod ca_command;
 mod certificates;
 mod clients;
 mod config;
+mod doctor;
 mod fleet_leases;
 mod fleet_outage;
 mod fleet_pause;
 mod fleet_rate;
+mod interception;
 mod layers;
 mod limiter;
 mod limiter_script;

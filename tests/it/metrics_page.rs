@@ -30,7 +30,8 @@ fn every_family_is_there_once_a_request_has_passed() {
         ("pause_remaining_seconds", &route, Some(0.0)),
         ("bucket_tokens", &route, None),
         ("tunnels", &[], Some(0.0)),
-        ("interception_failures_total", &route[..1], Some(0.0)),
+        // By the host as it is configured, not as it was asked for.
+        ("interception_failures_total", &[("host", "localhost")], Some(0.0)),
         ("store_up", &[], Some(1.0)),
         ("store_mode", &[("mode", "redis")], Some(1.0)),
         ("store_mode", &[("mode", "local")], Some(0.0)),
@@ -41,7 +42,7 @@ fn every_family_is_there_once_a_request_has_passed() {
         assert!(there.is_some() && (value.is_none() || there == value), "{family}{labels:?} is {there:?}");
     }
     let page = format!("{metrics:?}");
-    for part in [PATH, "localhost", "not-a-secret", "aG90ZWw6cHc", "hotel"] {
+    for part in [PATH, "localhost:", "not-a-secret", "aG90ZWw6cHc", "hotel"] {
         assert!(!page.contains(part), "`{part}` is on the page");
     }
 }

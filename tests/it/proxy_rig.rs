@@ -45,18 +45,23 @@ impl Rig {
 
     /// With more lines of configuration, and more endpoints of the channel, indented as those.
     pub(crate) async fn with_endpoints(more: &str, endpoints: &str) -> Self {
+        Self::configured(&format!("{more}\n{CHANNELS}{endpoints}"), "").await
+    }
+
+    /// With channels of its own, and more settings of the CA.
+    pub(crate) async fn configured(more: &str, ca_settings: &str) -> Self {
         // Another test of this process may have been first.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let directory = TempDir::new().unwrap();
         let ca = directory.path().join("ca");
-        let text = format!("listen: 127.0.0.1:0\nca: {{ dir: '{}' }}\n{more}\n{CHANNELS}{endpoints}", ca.display());
+        let text = format!("listen: 127.0.0.1:0\nca: {{ dir: '{}', {ca_settings} }}\n{more}", ca.display());
         let config = config::parse("test.yaml", &text, |_| None).unwrap_or_else(|errors| panic!("{errors}"));
         let proxy = Proxy::new(
             &config,
             Router::new(&config),
             Limiter::open(&config).await.unwrap(),
             Upstream::new(&config.upstream).unwrap(),
-            Leaves::new(Authority::open(&ca).unwrap()).unwrap(),
+            Leaves::new(Authority::open(&config.ca).unwrap()).unwrap(),
         )
         .with_drain_timeout(Duration::from_secs(3));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

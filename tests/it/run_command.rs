@@ -24,6 +24,27 @@ fn what_env_prints_can_be_evaluated_and_names_files_that_exist() {
 }
 
 #[test]
+fn env_for_a_container_names_its_own_paths_and_no_quotes() {
+    let setup = Setup::new();
+    let mut env = Command::new(PACER);
+    env.arg("env").arg("--config").arg(&setup.config).args(["--shell", "docker", "--ca-dir", "/etc/pacer"]);
+    env.args(["--proxy", "http://pacer:8080", "--node-preload"]).env("NO_PROXY", "of.this.machine");
+    let output = env.output().unwrap();
+    let lines = text(&output);
+    for line in [
+        "https_proxy=http://pacer:8080",
+        "HTTPS_PROXY=http://pacer:8080",
+        "SSL_CERT_FILE=/etc/pacer/bundle.pem",
+        "PHP_INI_SCAN_DIR=:/etc/pacer/php",
+        "NODE_OPTIONS=--require \"/etc/pacer/node-preload.cjs\"",
+    ] {
+        assert!(lines.lines().any(|known| known == line), "{line} is not in {lines}");
+    }
+    let here = setup.config.parent().unwrap().to_str().unwrap();
+    assert!(!lines.contains(here) && !lines.contains("of.this.machine") && !lines.contains("WGETRC"), "{lines}");
+}
+
+#[test]
 fn a_command_runs_behind_the_proxy_and_its_exit_code_is_kept() {
     let setup = Setup::new();
     let output = setup.run(&["sh", "-c", "echo $https_proxy; exit 7"]);

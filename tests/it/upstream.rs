@@ -316,7 +316,7 @@ async fn an_upload_that_its_client_abandons_is_not_blamed_on_the_origin() {
 async fn an_origin_over_tls_is_verified_and_its_fault_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let then = SystemTime::now() - Duration::from_secs(40 * 24 * 60 * 60);
-    let leaves = Leaves::new(Authority::open_at(dir.path(), then).unwrap()).unwrap();
+    let leaves = Leaves::new(Authority::open_at(&ota_pacer::config::model::Ca::at(dir.path()), then).unwrap()).unwrap();
     // Each time anew: a resumed session would show no certificate.
     let trusting = || upstream(&with_roots(&dir.path().join("ca.pem")));
     let address = Host::parse("127.0.0.1").unwrap();
