@@ -11,10 +11,7 @@ use std::{
 use anyhow::{Context, bail};
 use clap::{ArgAction, Subcommand, ValueEnum};
 
-use crate::{
-    ca::{self, Authority, Description},
-    config,
-};
+use crate::ca::{self, Authority, Description};
 
 /// Show, hand out or replace the certificate authority that clients must trust
 #[derive(Debug, clap::Args)]
@@ -75,27 +72,22 @@ impl Ca {
     /// # Errors
     /// When the authority cannot be had, or something cannot be written.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        let config = match config::load(&self.config) {
-            Ok(config) => config,
-            Err(errors) => {
-                eprintln!("{errors}");
-                return Ok(ExitCode::from(2));
+        super::config_file::with(&self.config, |config| {
+            let ca = &config.ca;
+            match self.action {
+                Action::Show => print(Description::of(&Authority::open(ca)?).to_string().as_bytes())?,
+                Action::Export(export) => export.run(&Authority::open(ca)?)?,
+                Action::Rotate(Rotate { drop_old: false }) => {
+                    let rotation = ca::rotate(ca, SystemTime::now())?;
+                    print(rotated(&rotation).as_bytes())?;
+                }
+                Action::Rotate(Rotate { drop_old: true }) => {
+                    let (authority, dropped) = ca::drop_old(ca, SystemTime::now())?;
+                    print(dropped_old(&authority, dropped).as_bytes())?;
+                }
             }
-        };
-        let ca = &config.ca;
-        match self.action {
-            Action::Show => print(Description::of(&Authority::open(ca)?).to_string().as_bytes())?,
-            Action::Export(export) => export.run(&Authority::open(ca)?)?,
-            Action::Rotate(Rotate { drop_old: false }) => {
-                let rotation = ca::rotate(ca, SystemTime::now())?;
-                print(rotated(&rotation).as_bytes())?;
-            }
-            Action::Rotate(Rotate { drop_old: true }) => {
-                let (authority, dropped) = ca::drop_old(ca, SystemTime::now())?;
-                print(dropped_old(&authority, dropped).as_bytes())?;
-            }
-        }
-        Ok(ExitCode::SUCCESS)
+            Ok(ExitCode::SUCCESS)
+        })
     }
 }
 

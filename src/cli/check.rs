@@ -2,10 +2,11 @@
 
 mod table;
 
-use std::{fmt::Write as _, io::Write as _, path::PathBuf, process::ExitCode};
+use std::{fmt::Write as _, io::Write as _, process::ExitCode};
 
+use super::config_file::ConfigFile;
 use crate::config::{
-    self, Config,
+    Config,
     model::{Channel, Credential, Endpoint, KeyType, Limit, LimitKind, Matcher, OnOutage, Policy, Start, Window},
 };
 
@@ -14,9 +15,8 @@ use self::table::Table;
 /// Validate the configuration and print the effective limits
 #[derive(Debug, clap::Args)]
 pub struct Check {
-    /// The configuration file
-    #[arg(long, value_name = "FILE", env = "OTA_PACER_CONFIG", default_value = "config/ota-pacer.yaml")]
-    pub config: PathBuf,
+    #[command(flatten)]
+    config: ConfigFile,
 }
 
 impl Check {
@@ -25,19 +25,13 @@ impl Check {
     /// # Errors
     /// When standard output cannot be written.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        match config::load(&self.config) {
-            Ok(config) => {
-                for warning in &config.warnings {
-                    eprintln!("{warning}\n");
-                }
-                std::io::stdout().write_all(summary(&config).as_bytes())?;
-                Ok(ExitCode::SUCCESS)
+        self.config.with(|config| {
+            for warning in &config.warnings {
+                eprintln!("{warning}\n");
             }
-            Err(errors) => {
-                eprintln!("{errors}");
-                Ok(ExitCode::from(2))
-            }
-        }
+            std::io::stdout().write_all(summary(&config).as_bytes())?;
+            Ok(ExitCode::SUCCESS)
+        })
     }
 }
 

@@ -5,17 +5,17 @@ use std::{io::Write, path::PathBuf, process::ExitCode};
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 
+use super::config_file::ConfigFile;
 use crate::{
     ca::{Authority, environment},
-    config::{self, Config},
+    config::Config,
 };
 
 /// Print the exports that send every client of a shell through the proxy: `eval "$(ota-pacer env)"`
 #[derive(Debug, clap::Args)]
 pub struct Env {
-    /// The configuration file
-    #[arg(long, value_name = "FILE", env = "OTA_PACER_CONFIG", default_value = "config/ota-pacer.yaml")]
-    config: PathBuf,
+    #[command(flatten)]
+    config: ConfigFile,
     /// Where clients reach the proxy, when that is not its `listen` address
     #[arg(long, value_name = "URL")]
     proxy: Option<String>,
@@ -51,35 +51,30 @@ impl Env {
     /// # Errors
     /// When the CA cannot be had, or `--proxy` is no URL that clients understand.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        let config = match config::load(&self.config) {
-            Ok(config) => config,
-            Err(errors) => {
-                eprintln!("{errors}");
-                return Ok(ExitCode::from(2));
+        self.config.with(|config| {
+            let proxy = proxy_of(&config, self.proxy)?;
+            // First the files, then the paths: some clients fail hard on a missing one.
+            let authority = Authority::open(&config.ca)?;
+            let mut variables = environment::variables(&proxy, &authority);
+            if self.node_preload {
+                let existing = |name: &str| std::env::var(name).ok().filter(|_| self.ca_dir.is_none());
+                environment::preload_node(&mut variables, &authority, existing);
             }
-        };
-        let proxy = proxy_of(&config, self.proxy)?;
-        // First the files, then the paths: some clients fail hard on a missing one.
-        let authority = Authority::open(&config.ca)?;
-        let mut variables = environment::variables(&proxy, &authority);
-        if self.node_preload {
-            let existing = |name: &str| std::env::var(name).ok().filter(|_| self.ca_dir.is_none());
-            environment::preload_node(&mut variables, &authority, existing);
-        }
-        match &self.ca_dir {
-            // Other files, other machine: what this one has set does not count there.
-            Some(seen) => environment::relocate(&mut variables, &authority, seen),
-            None => {
-                environment::merge(&mut variables, |name| std::env::var(name).ok());
-                if !variables.iter().any(|(name, _)| name == environment::WGETRC) {
-                    let bundle = authority.bundle_path().display();
-                    eprintln!("hint: your wgetrc stays in force; have it say `ca_certificate = {bundle}`");
+            match &self.ca_dir {
+                // Other files, other machine: what this one has set does not count there.
+                Some(seen) => environment::relocate(&mut variables, &authority, seen),
+                None => {
+                    environment::merge(&mut variables, |name| std::env::var(name).ok());
+                    if !variables.iter().any(|(name, _)| name == environment::WGETRC) {
+                        let bundle = authority.bundle_path().display();
+                        eprintln!("hint: your wgetrc stays in force; have it say `ca_certificate = {bundle}`");
+                    }
                 }
             }
-        }
-        let text = self.shell.exports(&variables)?;
-        std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
-        Ok(ExitCode::SUCCESS)
+            let text = self.shell.exports(&variables)?;
+            std::io::stdout().write_all(text.as_bytes()).context("cannot write to standard output")?;
+            Ok(ExitCode::SUCCESS)
+        })
     }
 }
 

@@ -1,14 +1,15 @@
 //! `ota-pacer explain`: which rule and which limits a request meets, and why.
 
-use std::{fmt::Write as _, io::Write as _, path::PathBuf, process::ExitCode};
+use std::{fmt::Write as _, io::Write as _, process::ExitCode};
 
 use anyhow::{Context as _, bail, ensure};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
+use super::config_file::ConfigFile;
 use crate::{
     cli::check::{NOT_INTERCEPTED, credential, key, limit, rule},
     config::{
-        self, Config,
+        Config,
         host::{self, Host},
         model::{Credential, KeyPart, Limit, LimitKind, UnmatchedHost, UnmatchedPath},
         path::normalize,
@@ -27,9 +28,8 @@ pub struct Explain {
     /// A header of the request, `Name: value`; may be given several times
     #[arg(short = 'H', long = "header", value_name = "HEADER")]
     pub headers: Vec<String>,
-    /// The configuration file
-    #[arg(long, value_name = "FILE", env = "OTA_PACER_CONFIG", default_value = "config/ota-pacer.yaml")]
-    pub config: PathBuf,
+    #[command(flatten)]
+    config: ConfigFile,
 }
 
 impl Explain {
@@ -39,16 +39,10 @@ impl Explain {
     /// When the address or a header cannot be read, or standard output not be written.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         let request = Request::new(self.method, &self.url, &self.headers)?;
-        match config::load(&self.config) {
-            Ok(config) => {
-                std::io::stdout().write_all(explanation(&config, &request).as_bytes())?;
-                Ok(ExitCode::SUCCESS)
-            }
-            Err(errors) => {
-                eprintln!("{errors}");
-                Ok(ExitCode::from(2))
-            }
-        }
+        self.config.with(|config| {
+            std::io::stdout().write_all(explanation(&config, &request).as_bytes())?;
+            Ok(ExitCode::SUCCESS)
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod ca;
 pub mod check;
+mod config_file;
 mod doctor;
 mod env;
 pub mod explain;

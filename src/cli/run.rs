@@ -5,7 +5,6 @@ use std::{
     io::{self, IsTerminal},
     net::SocketAddr,
     os::unix::process::ExitStatusExt,
-    path::PathBuf,
     process::{ExitCode, ExitStatus},
     time::Duration,
 };
@@ -20,19 +19,19 @@ use tokio::{
     time::timeout,
 };
 
+use super::config_file::ConfigFile;
 use super::serve::runtime;
 use crate::{
     app::{self, App, StartError},
     ca::{Authority, environment},
-    config::{self, Config},
+    config::Config,
 };
 
 /// Run a command whose clients go through the proxy: the one that listens already, else one of its own
 #[derive(Debug, clap::Args)]
 pub struct Run {
-    /// The configuration file
-    #[arg(long, value_name = "FILE", env = "OTA_PACER_CONFIG", default_value = "config/ota-pacer.yaml")]
-    config: PathBuf,
+    #[command(flatten)]
+    config: ConfigFile,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -45,14 +44,7 @@ impl Run {
     /// # Errors
     /// When there is no proxy to be had.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        let config = match config::load(&self.config) {
-            Ok(config) => config,
-            Err(errors) => {
-                eprintln!("{errors}");
-                return Ok(ExitCode::from(2));
-            }
-        };
-        runtime()?.block_on(run(config, &self.command))
+        self.config.with(|config| runtime()?.block_on(run(config, &self.command)))
     }
 }
 

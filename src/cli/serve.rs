@@ -1,23 +1,23 @@
 //! `ota-pacer serve`: run the proxy until told to stop.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
+use super::config_file::ConfigFile;
 use super::env::sh_quoted;
 use crate::{
     app::{self, App, Watch},
-    config::{self, Config},
+    config::Config,
 };
 
 /// Run the proxy; what happens when no command is given
 #[derive(Debug, clap::Args)]
 pub struct Serve {
-    /// The configuration file
-    #[arg(long, value_name = "FILE", env = "OTA_PACER_CONFIG", default_value = "config/ota-pacer.yaml")]
-    pub config: PathBuf,
+    #[command(flatten)]
+    config: ConfigFile,
 }
 
 impl Serve {
@@ -27,15 +27,8 @@ impl Serve {
     /// # Errors
     /// When it cannot start.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        let watch = Watch::new(self.config.clone());
-        let config = match config::load(&self.config) {
-            Ok(config) => config,
-            Err(errors) => {
-                eprintln!("{errors}");
-                return Ok(ExitCode::from(2));
-            }
-        };
-        runtime()?.block_on(serve(config, watch))
+        let watch = Watch::new(self.config.path().to_owned());
+        self.config.with(|config| runtime()?.block_on(serve(config, watch)))
     }
 }
 

@@ -4,7 +4,7 @@ mod clients;
 mod examine;
 mod witness;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 
@@ -13,18 +13,18 @@ use self::{
     examine::{Finding, Health, Ward},
     witness::Witness,
 };
+use super::config_file::ConfigFile;
 use super::{run::join_or_start, serve::runtime};
 use crate::{
     ca::{Authority, Leaves, environment},
-    config::{self, Config, host::Host},
+    config::{Config, host::Host},
 };
 
 /// Try each client on this machine against the proxy: does it come through, does it trust the CA, what to set
 #[derive(Debug, clap::Args)]
 pub struct Doctor {
-    /// The configuration file
-    #[arg(long, value_name = "FILE", env = "OTA_PACER_CONFIG", default_value = "config/ota-pacer.yaml")]
-    config: PathBuf,
+    #[command(flatten)]
+    config: ConfigFile,
     /// Have the clients get this through the real proxy, instead of an origin that the doctor plays itself
     #[arg(long, value_name = "URL")]
     url: Option<String>,
@@ -37,14 +37,7 @@ impl Doctor {
     /// # Errors
     /// When there is no CA or no proxy to be had.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        let config = match config::load(&self.config) {
-            Ok(config) => config,
-            Err(errors) => {
-                eprintln!("{errors}");
-                return Ok(ExitCode::from(2));
-            }
-        };
-        runtime()?.block_on(examine_all(config, self.url))
+        self.config.with(|config| runtime()?.block_on(examine_all(config, self.url)))
     }
 }
 
