@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use ota_pacer::cli::Cli;
+use ota_pacer::cli::{Cli, WrongUsage};
 
 fn main() -> ExitCode {
     // The one provider of the process; libraries that bring another never meet it.
@@ -14,7 +14,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            if error.is::<WrongUsage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{io::Write, path::PathBuf, process::ExitCode};
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 
-use super::config_file::ConfigFile;
+use super::{WrongUsage, config_file::ConfigFile};
 use crate::{
     ca::{Authority, environment},
     config::Config,
@@ -52,7 +52,7 @@ impl Env {
     /// When the CA cannot be had, or `--proxy` is no URL that clients understand.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         self.config.with(|config| {
-            let proxy = proxy_of(&config, self.proxy)?;
+            let proxy = proxy_of(&config, self.proxy).map_err(WrongUsage)?;
             // First the files, then the paths: some clients fail hard on a missing one.
             let authority = Authority::open(&config.ca)?;
             let mut variables = environment::variables(&proxy, &authority);

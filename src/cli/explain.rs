@@ -5,7 +5,7 @@ use std::{fmt::Write as _, io::Write as _, process::ExitCode};
 use anyhow::{Context as _, bail, ensure};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
-use super::config_file::ConfigFile;
+use super::{WrongUsage, config_file::ConfigFile};
 use crate::{
     cli::check::{NOT_INTERCEPTED, credential, key, limit, rule},
     config::{
@@ -38,7 +38,7 @@ impl Explain {
     /// # Errors
     /// When the address or a header cannot be read, or standard output not be written.
     pub fn run(self) -> anyhow::Result<ExitCode> {
-        let request = Request::new(self.method, &self.url, &self.headers)?;
+        let request = Request::new(self.method, &self.url, &self.headers).map_err(WrongUsage)?;
         self.config.with(|config| {
             std::io::stdout().write_all(explanation(&config, &request).as_bytes())?;
             Ok(ExitCode::SUCCESS)

@@ -47,6 +47,11 @@ enum Format {
     Json,
 }
 
+/// What was typed makes no sense; the message says what does.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:#}")]
+pub struct WrongUsage(anyhow::Error);
+
 impl Cli {
     /// Does what was asked. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.
     ///

@@ -68,6 +68,22 @@ fn a_taken_port_is_refused() {
 }
 
 /// Lines 1 and 2 are addresses, line 3 is `top`, line 9 the endpoint.
+#[test]
+fn what_makes_no_sense_on_the_command_line_is_wrong_usage() {
+    let directory = directory(&config("", "limits: [{ rate: 20/s, capacity: 3 }]"));
+    for (arguments, said) in [
+        (&["explain", "GET", "/no/host"][..], "the address needs its scheme"),
+        (&["env", "--proxy", "nonsense"][..], "is no URL of the form"),
+        (&["serve", "--nonsense"][..], "unexpected argument"),
+    ] {
+        let mut command = ota_pacer();
+        command.args(arguments).env("OTA_PACER_CONFIG", directory.path().join("ota-pacer.yaml"));
+        let output = command.output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && told.contains(said), "{arguments:?}: {told}");
+    }
+}
+
 fn config(top: &str, endpoint: &str) -> String {
     format!(
         "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\n{top}\nchannels:\n  booking_com:\n    hosts: [localhost]\n    \
