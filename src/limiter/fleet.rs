@@ -232,6 +232,8 @@ impl FleetStore {
         Claim {
             group: Arc::new(Group { buckets, line: group.line.clone(), cost: group.cost }),
             witness: vec![0.0; claim.witness.len()],
+            // The store in this process never knew of its lease.
+            is_registered: false,
             ..claim.clone()
         }
     }

@@ -363,6 +363,14 @@ impl RedisStore {
             Err(error) if error.details().starts_with("NOSCRIPT") => {
                 self.client.eval(script.text, keys, args).await.map_err(|error| failure(&error))
             }
+            Err(error) if error.details().starts_with("WRONGTYPE") => {
+                // Whatever somebody put there is no bucket, and no claim would ever succeed.
+                warn!(
+                    "a key of a bucket holds something else: deleting it, and pacing on from what this instance knows"
+                );
+                drop(self.client.del::<i64, _>(keys).await);
+                Err(Failure::Refused)
+            }
             answer => answer.map_err(|error| failure(&error)),
         }
     }

@@ -29,6 +29,22 @@ async fn answers_that_get_lost_are_spent_and_never_asked_for_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_holds_something_else_is_put_right() {
+    let redis = Redis::start();
+    let instance = Instance::on(&redis.url()).await;
+    let traffic = Traffic::start([instance.lane("user")]);
+    wait_for("the bucket is spent", PATIENCE, || (traffic.count() > 20).then_some(()));
+    let keys = redis.command("KEYS bkt:*");
+    let key = keys.lines().find(|line| line.starts_with("bkt:{") && line.ends_with('}') || line.ends_with("fast"));
+    let key = key.unwrap_or_else(|| panic!("a bucket among {keys}"));
+    redis.command(&format!("SET {key} junk"));
+    wait_for("it is a bucket again", PATIENCE, || redis.command(&format!("TYPE {key}")).contains("hash").then_some(()));
+    let before = traffic.count();
+    wait_for("requests go on", PATIENCE, || (traffic.count() > before + 20).then_some(()));
+    traffic.assert_within(RATE, f64::from(CAPACITY) + TRANSITION);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_whose_answer_is_lost_is_executed_once() {
     let redis = Redis::start();
     let cutter = Cutter::start(redis.port());
