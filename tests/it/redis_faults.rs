@@ -51,6 +51,8 @@ async fn a_call_whose_answer_is_lost_is_executed_once() {
     let instance = Instance::on(&cutter.url()).await;
     let lane = instance.lane("user");
     slot(&lane).await.unwrap();
+    // The claim, and the check at the start, each by hash and then by text.
+    wait_for("the check at the start is over", PATIENCE, || (redis.calls("eval") >= 2).then_some(()));
     let before = redis.calls("evalsha") + redis.calls("eval");
     // The pause is executed, its answer lost with the connection. The caller learns that nothing is known, once.
     cutter.cut_every(1);
