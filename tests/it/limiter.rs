@@ -12,7 +12,10 @@ use ota_pacer::{
     config::{self, Config, model::Class},
     limiter::{Lane, Limiter, Refused, Turn},
 };
-use tokio::time::{Instant, timeout};
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, timeout},
+};
 
 use crate::support::redis::Redis;
 
@@ -47,18 +50,8 @@ over_both_stores!(
 
 async fn no_window_holds_more_than_the_limit(fleet: Fleet) {
     let start = Instant::now();
-    let mut waits = Vec::new();
-    for place in 0..100 {
-        let lane = fleet.lane(place, "fast", "user");
-        waits.push(tokio::spawn(async move {
-            slot(&lane, Instant::now(), LONG).await.unwrap();
-            Instant::now()
-        }));
-    }
-    let mut sent = Vec::new();
-    for wait in waits {
-        sent.push(wait.await.unwrap());
-    }
+    let waits = wait_in((0..100).map(|place| fleet.lane(place, "fast", "user")));
+    let mut sent = all(waits).await;
     assert_within(&mut sent, 50.0, 10.0);
     // 100 requests, 10 at once, then 50 a second: no request waits longer than it must, within reason.
     assert!(start.elapsed() >= Duration::from_millis(1_780), "{:?}", start.elapsed());
@@ -67,14 +60,7 @@ async fn no_window_holds_more_than_the_limit(fleet: Fleet) {
 async fn a_pause_holds_for_every_instance_and_ends_without_a_burst(fleet: Fleet) {
     let lane = fleet.lane(0, "fast", "user");
     slot(&lane, Instant::now(), LONG).await.unwrap();
-    let mut waits = Vec::new();
-    for place in 0..60 {
-        let lane = fleet.lane(place, "fast", "user");
-        waits.push(tokio::spawn(async move {
-            slot(&lane, Instant::now(), LONG).await.unwrap();
-            Instant::now()
-        }));
-    }
+    let waits = wait_in((0..60).map(|place| fleet.lane(place, "fast", "user")));
     tokio::time::sleep(Duration::from_millis(300)).await;
     let before = Instant::now();
     lane.pause(PAUSE).await;
@@ -143,18 +129,8 @@ async fn what_nobody_waits_for_any_more_is_not_spent(fleet: Fleet) {
 }
 
 async fn a_sliding_window_never_holds_one_too_many(fleet: Fleet) {
-    let mut waits = Vec::new();
-    for place in 0..50 {
-        let lane = fleet.lane(place, "window", "user");
-        waits.push(tokio::spawn(async move {
-            slot(&lane, Instant::now(), LONG).await.unwrap();
-            Instant::now()
-        }));
-    }
-    let mut sent = Vec::new();
-    for wait in waits {
-        sent.push(wait.await.unwrap());
-    }
+    let waits = wait_in((0..50).map(|place| fleet.lane(place, "window", "user")));
+    let mut sent = all(waits).await;
     sent.sort_unstable();
     for twenty_one in sent.windows(21) {
         let span = twenty_one[20] - twenty_one[0];
@@ -193,18 +169,8 @@ async fn an_old_instance_does_not_undo_a_reload() {
     let fleet = [(Limiter::open(&old).await.unwrap(), old), (Limiter::open(&new).await.unwrap(), new)];
     let lanes = fleet.each_ref().map(|(limiter, config)| lane_in(config, limiter, "booking_com", "fast", "user"));
     slot(&lanes[1], Instant::now(), LONG).await.unwrap();
-    let mut waits = Vec::new();
-    for place in 0..60 {
-        let lane = lanes[place % 2].clone();
-        waits.push(tokio::spawn(async move {
-            slot(&lane, Instant::now(), LONG).await.unwrap();
-            Instant::now()
-        }));
-    }
-    let mut sent = Vec::new();
-    for wait in waits {
-        sent.push(wait.await.unwrap());
-    }
+    let waits = wait_in((0..60).map(|place| lanes[place % 2].clone()));
+    let mut sent = all(waits).await;
     assert_within(&mut sent, 20.0, 5.0);
 }
 
@@ -214,14 +180,7 @@ async fn a_pause_holds_without_its_notice_too() {
     let config = parse(&config(Some(&redis.url()), "closed"));
     let fleet = [Limiter::open(&config).await.unwrap(), Limiter::open(&config).await.unwrap()];
     let lanes = fleet.each_ref().map(|limiter| lane_in(&config, limiter, "booking_com", "fast", "user"));
-    let mut waits = Vec::new();
-    for place in 0..60 {
-        let lane = lanes[place % 2].clone();
-        waits.push(tokio::spawn(async move {
-            slot(&lane, Instant::now(), LONG).await.unwrap();
-            Instant::now()
-        }));
-    }
+    let waits = wait_in((0..60).map(|place| lanes[place % 2].clone()));
     tokio::time::sleep(Duration::from_millis(300)).await;
     // Nobody hears of it, as if every notice were lost.
     redis.command("CLIENT KILL TYPE pubsub");
@@ -383,6 +342,23 @@ fn lane_in(config: &Config, limiter: &Limiter, channel: &str, endpoint: &str, us
     let channel = config.channels.iter().find(|known| known.name == channel).unwrap();
     let endpoint = channel.endpoints.iter().find(|known| known.name == endpoint).map(Arc::clone);
     limiter.lane(channel, endpoint.as_ref(), |_| Some(user.as_bytes())).unwrap()
+}
+
+/// One request in each of these lanes; each task tells when it got its slot.
+fn wait_in(lanes: impl Iterator<Item = Lane>) -> Vec<JoinHandle<Instant>> {
+    let wait = |lane: Lane| async move {
+        slot(&lane, Instant::now(), LONG).await.unwrap();
+        Instant::now()
+    };
+    lanes.map(|lane| tokio::spawn(wait(lane))).collect()
+}
+
+async fn all(waits: Vec<JoinHandle<Instant>>) -> Vec<Instant> {
+    let mut sent = Vec::with_capacity(waits.len());
+    for wait in waits {
+        sent.push(wait.await.unwrap());
+    }
+    sent
 }
 
 async fn slot(lane: &Lane, arrived: Instant, max_wait: Duration) -> Result<(), Refused> {
