@@ -20,8 +20,8 @@
 --       11 held, how many requests of the lane are under way or have a slot in hand
 --       12 registered, 1 if the caller knows the store to hold its lease
 --       13 waiting, how many requests wait for a slot; may be none
---       14 points, how many of their ages follow (up to 8, evenly spaced over the queue)
---       15..14+points   ages, oldest first
+--       14 points, how many of them are described (up to 12: those at the front, and some of the rest)
+--       15..14+2*points   place in the queue, from 0, and age of each; the first and the last are among them
 --       then for every bucket: its number of limits, and for each limit one of
 --            b interval capacity start witness recover
 --                 a unit refills in an interval, up to capacity; start 1: a bucket nobody used yet is full, 0: empty;
@@ -78,34 +78,35 @@ end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
--- This caller's line: arrivals, oldest first.
-local mine = { count = waiting, arrivals = {} }
+-- This caller's line: the places that are described and when those who stand there arrived, oldest first.
+local mine = { count = waiting, places = {}, arrivals = {} }
 for i = 1, points do
-  local age = argument()
-  if not age then return fail('age') end
-  mine.arrivals[i] = now - age
+  local place, age = argument(), argument()
+  if not place or not age then return fail('age') end
+  mine.places[i], mine.arrivals[i] = place, now - age
 end
 
--- When the k-th (from 0) of a line arrived, between its points by interpolation.
-local function arrival(line, k)
-  local points = #line.arrivals
-  if line.count == 1 or points == 1 then return line.arrivals[1] end
-  local place = 1 + k * (points - 1) / (line.count - 1)
-  local low = math.min(math.floor(place), points - 1)
-  local from = line.arrivals[low]
-  return from + (line.arrivals[low + 1] - from) * (place - low)
+-- When the one at a place (from 0) of a line arrived, between two points by interpolation.
+local function arrival(line, place)
+  local places, arrivals = line.places, line.arrivals
+  for i = #places, 2, -1 do
+    if places[i] <= place then return arrivals[i] end
+    if places[i - 1] <= place then
+      return arrivals[i - 1] + (arrivals[i] - arrivals[i - 1]) * ((place - places[i - 1]) / (places[i] - places[i - 1]))
+    end
+  end
+  return arrivals[1]
 end
 
 -- How many of a line arrived before an instant.
 local function older(line, instant)
-  local points = #line.arrivals
-  if line.arrivals[1] >= instant then return 0 end
-  if line.arrivals[points] < instant then return line.count end
-  for low = points - 1, 1, -1 do
-    local from, to = line.arrivals[low], line.arrivals[low + 1]
-    if from < instant then
-      local place = low - 1 + (instant - from) / (to - from)
-      return math.floor(1 + place * (line.count - 1) / (points - 1))
+  local places, arrivals = line.places, line.arrivals
+  if arrivals[1] >= instant then return 0 end
+  if arrivals[#arrivals] < instant then return line.count end
+  for i = #places - 1, 1, -1 do
+    if arrivals[i] < instant then
+      local part = (instant - arrivals[i]) / (arrivals[i + 1] - arrivals[i])
+      return math.floor(1 + places[i] + part * (places[i + 1] - places[i]))
     end
   end
   return 0
@@ -382,19 +383,22 @@ for _, bucket in ipairs(buckets) do
 end
 
 -- The other lanes that wait, as long as they keep their promise to ask again.
-local others, others_waiting, broken = {}, 0, {}
+local others, others_waiting, oldest, broken = {}, 0, math.huge, {}
 local entries = redis.call('HGETALL', line)
 for i = 1, #entries, 2 do
   if entries[i] ~= lane then
     local packed = entries[i + 1]
     local promised, count, points = struct.unpack('<ddd', packed)
-    if promised + GRACE < now or promised > now + 3600000000 then
+    if promised + GRACE < now or promised > now + 3600000000 or #packed ~= 24 + 16 * points then
       broken[#broken + 1] = entries[i]
     else
-      local other = { count = count, arrivals = { struct.unpack('<' .. string.rep('d', points), packed, 25) } }
-      other.arrivals[points + 1] = nil    -- struct.unpack appends where it stopped
+      local other, numbers = { count = count, places = {}, arrivals = {} }, { struct.unpack('<' .. string.rep('dd', points), packed, 25) }
+      for point = 1, points do
+        other.places[point], other.arrivals[point] = numbers[2 * point - 1], numbers[2 * point]
+      end
       others[#others + 1] = other
       others_waiting = others_waiting + count
+      oldest = math.min(oldest, other.arrivals[1])
     end
   end
 end
@@ -423,10 +427,15 @@ while served < most do
     break
   end
   local slot = first_instant(math.max(now, pause), cost)
-  local turn = slot
-  if slot > now + rtt and ahead > 0 then turn = first_instant(math.max(now, pause), cost * (1 + ahead)) end
+  local turn, yields = slot, slot > now + rtt and ahead > 0
+  if yields then turn = first_instant(math.max(now, pause), cost * (1 + ahead)) end
   if turn > now + horizon then
     next_at = math.max(turn - lead, now + 2 * rtt)
+    break
+  end
+  -- Within the horizon order is that of the calls, but nobody goes before one that is older by much.
+  if yields and me - oldest > horizon / 2 then
+    next_at = math.max(turn - lead, now + horizon / 4)
     break
   end
   for _, limit in ipairs(limits) do limit.kind.take(limit, slot) end
@@ -478,14 +487,15 @@ end
 for _, gone in ipairs(broken) do redis.call('HDEL', line, gone) end
 local left = waiting - served
 if left > 0 then
-  local rest = math.min(left, points)
-  local arrivals = {}
-  for i = 1, rest do
-    local k = rest == 1 and 0 or (i - 1) * (left - 1) / (rest - 1)
-    arrivals[i] = arrival(mine, served + k)
+  local rest = { 0, arrival(mine, served) }
+  for i = 1, points do
+    if mine.places[i] > served then
+      rest[#rest + 1] = mine.places[i] - served
+      rest[#rest + 1] = mine.arrivals[i]
+    end
   end
   redis.call('HSET', line, lane,
-    struct.pack('<ddd' .. string.rep('d', rest), next_at, left, rest, unpack(arrivals)))
+    struct.pack('<ddd' .. string.rep('d', #rest), next_at, left, #rest / 2, unpack(rest)))
   redis.call('PEXPIRE', line, math.ceil((next_at - now) / 1000) + KEEP)
 else
   redis.call('HDEL', line, lane)

@@ -9,7 +9,7 @@ use super::limit::{LimitState, Settling};
 
 pub use super::{
     limit::{AdaptiveSpec, Level, LimitSpec, Outage},
-    line::{LineState, MOST_POINTS, Queue},
+    line::{LineState, MOST_POINTS, Point, Queue},
 };
 
 /// What the store remembers of one bucket.
@@ -104,8 +104,10 @@ pub fn claim(
 
     let (mut next_at, mut slots, mut is_turn_known) = (now, Vec::<f64>::new(), true);
     let most = ask.queue.count().min(MOST_SLOTS);
+    let oldest = line.oldest_of_others(ask.lane);
     while slots.len() < most {
-        let ahead = line.ahead_of(ask.lane, ask.queue.arrival(slots.len() as f64));
+        let arrival = ask.queue.arrival(slots.len() as f64);
+        let ahead = line.ahead_of(ask.lane, arrival);
         // Whoever waits for the end of another request waits in order of age, and is woken.
         if (slots.len() + ahead) as f64 >= free {
             (next_at, is_turn_known) = (now + ask.horizon, false);
@@ -113,11 +115,17 @@ pub fn claim(
         }
         let slot = first_instant(buckets, now.max(pause), ask.cost, now);
         let mut turn = slot;
-        if slot > now + ask.rtt && ahead > 0 {
+        let yields = slot > now + ask.rtt && ahead > 0;
+        if yields {
             turn = first_instant(buckets, now.max(pause), ask.cost * (1 + ahead) as f64, now);
         }
         if turn > now + ask.horizon {
             next_at = (turn - ask.lead).max(now + 2.0 * ask.rtt);
+            break;
+        }
+        // Within the horizon order is that of the calls, but nobody goes before one that is older by much.
+        if yields && arrival - oldest > ask.horizon / 2.0 {
+            next_at = (turn - ask.lead).max(now + ask.horizon / 4.0);
             break;
         }
         for (state, _) in buckets.iter_mut() {
@@ -299,7 +307,7 @@ mod tests {
         Ask {
             lane: "a",
             cost: 1.0,
-            queue: Queue::new(count, vec![now; count.min(MOST_POINTS)]),
+            queue: arrived(count, now),
             held: 0,
             is_registered: false,
             horizon: 200_000.0,
@@ -309,6 +317,11 @@ mod tests {
             witness_age: 0.0,
             outage: None,
         }
+    }
+
+    /// So many who arrived at one instant.
+    fn arrived(count: usize, arrival: f64) -> Queue {
+        Queue::describe(count, |_| arrival)
     }
 
     fn one(state: &mut BucketState, line: &mut LineState, spec: LimitSpec, ask: &Ask<'_>, now: f64) -> Answer {
@@ -387,8 +400,8 @@ mod tests {
     fn older_waiters_of_another_instance_go_first_and_a_due_slot_goes_to_whoever_asks() {
         let (mut state, mut line) = Default::default();
         let spec = bucket(100_000.0, 1.0);
-        one(&mut state, &mut line, spec, &Ask { queue: Queue::new(1, vec![-2e6]), ..ask(1, 0.0) }, 0.0);
-        let older = Ask { lane: "b", queue: Queue::new(8, vec![-1e6; 8]), ..ask(1, 0.0) };
+        one(&mut state, &mut line, spec, &Ask { queue: arrived(1, -2e6), ..ask(1, 0.0) }, 0.0);
+        let older = Ask { lane: "b", queue: arrived(8, -1e6), ..ask(1, 0.0) };
         assert_eq!(one(&mut state, &mut line, spec, &older, 0.0).slots, [100_000.0, 200_000.0]);
         let younger = one(&mut state, &mut line, spec, &ask(1, 0.0), 1_000.0);
         assert!(younger.slots.is_empty());
@@ -398,10 +411,26 @@ mod tests {
     }
 
     #[test]
+    fn nobody_goes_before_one_that_is_older_by_more_than_half_the_horizon() {
+        let spec = bucket(50_000.0, 1.0);
+        let after = |age: f64| {
+            let (mut state, mut line) = Default::default();
+            one(&mut state, &mut line, spec, &Ask { lane: "c", ..ask(1, 0.0) }, 0.0);
+            // One that is told of, and has to ask again for its slot.
+            let older = Ask { lane: "b", queue: arrived(1, -age), horizon: 0.0, ..ask(1, 0.0) };
+            assert!(one(&mut state, &mut line, spec, &older, 0.0).slots.is_empty());
+            let answer = one(&mut state, &mut line, spec, &ask(1, 0.0), 0.0);
+            (answer.slots, answer.next)
+        };
+        assert_eq!(after(90_000.0), (vec![50_000.0], 0.0), "within it, whoever asks first");
+        assert_eq!(after(110_000.0), (vec![], 50_000.0), "asks again when the older one has had its chance");
+    }
+
+    #[test]
     fn an_instance_that_breaks_its_promise_holds_up_nobody() {
         let (mut state, mut line) = Default::default();
         let spec = bucket(100_000.0, 1.0);
-        let dead = Ask { lane: "b", queue: Queue::new(8, vec![-1e6; 8]), ..ask(1, 0.0) };
+        let dead = Ask { lane: "b", queue: arrived(8, -1e6), ..ask(1, 0.0) };
         one(&mut state, &mut line, spec, &dead, 0.0);
         let answer = one(&mut state, &mut line, spec, &ask(3, 1e6), 1e6);
         assert_eq!((answer.slots.len(), answer.others), (3, 0));

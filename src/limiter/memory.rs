@@ -9,7 +9,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    bucket::{self, Ask, BucketState, LineState, Queue},
+    bucket::{self, Ask, BucketState, LineState, Point, Queue},
     claim::{BucketSpec, Claim, Grant, HORIZON},
 };
 
@@ -88,12 +88,13 @@ impl State {
 }
 
 /// The question of a claim, on the clock of the store that reads `now`.
-fn ask(claim: &Claim, now: f64) -> Ask<'_> {
-    let arrivals = claim.ages.arrivals().iter().map(|age| now - age).collect();
+pub(super) fn ask(claim: &Claim, now: f64) -> Ask<'_> {
+    let ages = claim.ages.points().iter();
+    let points = ages.map(|age| Point { place: age.place, arrival: now - age.arrival }).collect();
     Ask {
         lane: &claim.lane,
         cost: claim.group.cost,
-        queue: Queue::new(claim.ages.count(), arrivals),
+        queue: Queue::new(claim.ages.count(), points),
         held: claim.held,
         is_registered: claim.is_registered,
         horizon: HORIZON,

@@ -19,6 +19,8 @@ mod quote;
 mod redis;
 mod status;
 mod store;
+#[cfg(test)]
+mod together;
 mod waiter;
 mod wire;
 
@@ -153,16 +155,16 @@ impl Limiter {
     /// Whether paced requests can be served now.
     pub fn is_usable(&self) -> bool {
         match &self.inner.store {
-            Store::Memory(_) => true,
             Store::Fleet(store) => store.is_usable(),
+            _ => true,
         }
     }
 
     /// Which store decides now: `memory`, `redis`, or what `on_outage` says.
     pub fn mode(&self) -> &'static str {
         match &self.inner.store {
-            Store::Memory(_) => "memory",
             Store::Fleet(store) => store.mode(),
+            _ => "memory",
         }
     }
 

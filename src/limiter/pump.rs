@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::{
-    bucket::{LEASE, LimitSpec, MOST_POINTS, Queue},
+    bucket::{LEASE, LimitSpec, Queue},
     claim::{Claim, Grant, Group, HORIZON, StoreError, micros},
     store::Store,
     waiter::{LaneState, Message, Permit, Refused, Verdict, Waiter},
@@ -289,14 +289,7 @@ impl Pump {
     fn ages(&self, now: Instant) -> Queue {
         let held = self.held.len();
         let count = self.queue.len().saturating_sub(held);
-        let points = count.min(MOST_POINTS);
-        let ages = (0..points)
-            .map(|point| {
-                let place = held + Queue::place(count, points, point) as usize;
-                age(self.queue[place].arrived, now)
-            })
-            .collect();
-        Queue::new(count, ages)
+        Queue::describe(count, |place| age(self.queue[held + place].arrived, now))
     }
 
     fn claim_time(&self, now: Instant) -> Instant {

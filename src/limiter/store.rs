@@ -15,6 +15,9 @@ pub enum Store {
     Memory(Arc<MemoryStore>),
     /// A fleet, buckets in Redis.
     Fleet(Arc<FleetStore>),
+    /// A fleet in one process, for tests in which time stands still.
+    #[cfg(test)]
+    Together(Arc<super::together::SharedStore>),
 }
 
 impl Store {
@@ -26,6 +29,8 @@ impl Store {
         match self {
             Self::Memory(store) => Ok(store.claim(claim)),
             Self::Fleet(store) => store.claim(claim).await,
+            #[cfg(test)]
+            Self::Together(store) => Ok(store.claim(claim).await),
         }
     }
 
@@ -34,6 +39,8 @@ impl Store {
         match self {
             Self::Memory(store) => store.pause(group.narrowest(), wait),
             Self::Fleet(store) => store.pause(group.narrowest(), wait).await,
+            #[cfg(test)]
+            Self::Together(_) => unreachable!("these tests pause nothing"),
         }
     }
 }

@@ -28,7 +28,7 @@ pub enum Notice {
 pub fn claim(claim: &Claim, notices: &str) -> (Vec<String>, Vec<String>) {
     let group = &claim.group;
     let mut keys = Vec::new();
-    let points = claim.ages.arrivals();
+    let points = claim.ages.points();
     let outage = claim.outage.unwrap_or(Outage { at: 0.0, length: 0.0, instances: 0.0 });
     let mut args = vec![
         text(HORIZON),
@@ -46,7 +46,7 @@ pub fn claim(claim: &Claim, notices: &str) -> (Vec<String>, Vec<String>) {
         claim.ages.count().to_string(),
         points.len().to_string(),
     ];
-    args.extend(points.iter().copied().map(text));
+    args.extend(points.iter().flat_map(|point| [point.place, point.arrival]).map(text));
     let mut witness = claim.witness.iter().copied();
     for bucket in &group.buckets {
         keys.push(bucket.key.clone());

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use fred::prelude::{Builder, Client, ClientLike, Config, KeysInterface, LuaInterface};
 use ota_pacer::limiter::bucket::{
-    self, AdaptiveSpec, Ask, BucketState, LimitSpec, LineState, MOST_POINTS, Outage, Queue,
+    self, AdaptiveSpec, Ask, BucketState, LimitSpec, LineState, MOST_POINTS, Outage, Point, Queue,
 };
 use proptest::{
     prelude::*,
@@ -56,6 +56,19 @@ struct ClaimStep {
     knows_outage: bool,
 }
 
+impl ClaimStep {
+    /// The queue is longer than its points: `extra` stand before the last.
+    fn waiting(&self) -> usize {
+        self.ages.len() + if self.ages.len() > 1 { self.extra } else { 0 }
+    }
+
+    fn points(&self, arrival: impl Fn(f64) -> f64) -> Vec<Point> {
+        let last = self.waiting().saturating_sub(1) as f64;
+        let place = |point| if point + 1 == self.ages.len() { last } else { point as f64 };
+        self.ages.iter().enumerate().map(|(point, age)| Point { place: place(point), arrival: arrival(*age) }).collect()
+    }
+}
+
 fn step() -> impl Strategy<Value = Step> {
     let after = prop_oneof![8 => 0.0..50_000.0, 4 => 0.0..2e6, 1 => Just(0.0), 1 => -3.6e9..3.6e9].prop_map(f64::floor);
     let ages = proptest::collection::vec((-1e6..3e6).prop_map(f64::floor), 0..=MOST_POINTS);
@@ -73,7 +86,6 @@ fn step() -> impl Strategy<Value = Step> {
             witness_age,
         )| {
             ages.sort_by(|a, b| b.total_cmp(a));
-            let extra = if ages.len() == MOST_POINTS { extra } else { 0 };
             Step::Claim(ClaimStep {
                 after,
                 lane,
@@ -152,10 +164,7 @@ impl Model {
                 let ask = Ask {
                     lane: &step.lane.to_string(),
                     cost: step.cost,
-                    queue: Queue::new(
-                        step.ages.len() + step.extra,
-                        step.ages.iter().map(|age| self.now - age).collect(),
-                    ),
+                    queue: Queue::new(step.waiting(), step.points(|age| self.now - age)),
                     held: step.held,
                     is_registered: step.is_registered,
                     horizon: HORIZON,
@@ -249,8 +258,10 @@ fn arguments(step: &ClaimStep, outage: Option<Outage>) -> (Vec<String>, Vec<Stri
     args.extend(["bkt:notices".to_owned(), step.witness_age.to_string()]);
     args.extend([outage.at, outage.length, outage.instances, step.cost].map(|number| number.to_string()));
     args.extend([step.held.to_string(), u8::from(step.is_registered).to_string()]);
-    args.extend([(step.ages.len() + step.extra).to_string(), step.ages.len().to_string()]);
-    args.extend(step.ages.iter().map(f64::to_string));
+    args.extend([step.waiting().to_string(), step.ages.len().to_string()]);
+    args.extend(
+        step.points(|age| age).iter().flat_map(|point| [point.place, point.arrival]).map(|number| number.to_string()),
+    );
     for bucket in GROUPS[step.group] {
         let limits = limits(*bucket, step.slow);
         keys.push(key(*bucket));
