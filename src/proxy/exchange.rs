@@ -317,9 +317,11 @@ impl<'a> Exchange<'a> {
 
     /// A connection to the origin; after a loss a fresh one, as the other idle ones are suspect as well.
     async fn connect(&self, is_again: bool) -> Result<Connection, Failure> {
-        let upstream = &self.rules.upstream;
-        let connected =
-            if is_again { upstream.connect(&self.origin).await } else { upstream.checkout(&self.origin).await };
+        let (upstream, tether) = (&self.rules.upstream, self.client.tether());
+        let connected = match is_again {
+            true => upstream.connect(&self.origin, tether).await,
+            false => upstream.checkout(&self.origin, tether).await,
+        };
         connected.map_err(|error| Failure::Unsent(Refusal::connect(&error)))
     }
 

@@ -8,6 +8,7 @@ mod connection;
 mod dial;
 mod error;
 mod pool;
+mod tether;
 mod tls;
 mod upload;
 
@@ -19,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use self::{
-    connection::Context,
+    connection::{Context, Line},
     dial::{Deadline, dial},
     pool::Pool,
 };
@@ -27,6 +28,7 @@ use crate::config::{self, host::Host};
 
 pub use connection::Connection;
 pub use error::{ConnectError, SendError, SendErrorKind, SetupError, Step};
+pub use tether::Tether;
 
 /// A request's body on its way to an origin.
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;
@@ -85,38 +87,43 @@ impl Upstream {
             connect_timeout: config.connect_timeout,
             context: Arc::new(Context {
                 pool: Pool::new(),
+                rounds: Arc::default(),
                 idle: config.idle,
                 response_timeout: config.response_timeout,
             }),
         })
     }
 
-    /// A connection ready to send on: an idle one to the same origin, or a fresh one.
+    /// A connection ready to send on: the one that `tether` holds, an idle one to the same origin, or a fresh one.
     ///
     /// # Errors
     /// When the origin cannot be reached or trusted within `upstream.connect_timeout`; the error says during which
     /// step.
-    pub async fn checkout(&self, origin: &Origin) -> Result<Connection, ConnectError> {
-        match self.context.pool.take(origin) {
-            Some(parked) => Ok(Connection::reuse(parked, origin.clone(), self.context.clone())),
-            None => self.connect(origin).await,
+    pub async fn checkout(&self, origin: &Origin, tether: &Tether) -> Result<Connection, ConnectError> {
+        if let Some(line) = tether.take(origin, &self.context).await {
+            return Ok(Connection::reuse(line, tether.clone()));
         }
+        if let Some(parked) = self.context.pool.take(origin) {
+            let line = Line { parked, origin: origin.clone(), context: self.context.clone() };
+            return Ok(Connection::reuse(line, tether.clone()));
+        }
+        self.connect(origin, tether).await
     }
 
     /// A fresh connection, for a request that must not meet a connection that its origin is just closing.
     ///
     /// # Errors
     /// As [`Upstream::checkout`].
-    pub async fn connect(&self, origin: &Origin) -> Result<Connection, ConnectError> {
+    pub async fn connect(&self, origin: &Origin, tether: &Tether) -> Result<Connection, ConnectError> {
         let deadline = Deadline::after(self.connect_timeout);
         let stream = dial(&origin.host, origin.port, deadline).await?;
-        let context = self.context.clone();
+        let (context, tether) = (self.context.clone(), tether.clone());
         let started = match origin.scheme {
-            Scheme::Http => Connection::start(stream, origin.clone(), context).await,
+            Scheme::Http => Connection::start(stream, origin.clone(), context, tether).await,
             Scheme::Https => {
                 let handshake = tls::handshake(&self.connector, &origin.host, stream);
                 let stream = deadline.bound(Step::Tls, &origin.host, handshake).await?;
-                Connection::start(stream, origin.clone(), context).await
+                Connection::start(stream, origin.clone(), context, tether).await
             }
         };
         Ok(started.expect("an HTTP/1.1 handshake exchanges nothing, so nothing can fail"))

@@ -22,6 +22,7 @@ mod proxy_lifetime;
 mod proxy_preference;
 mod proxy_retry;
 mod proxy_rig;
+mod proxy_sticky;
 mod proxy_tunnel;
 mod queue_leave;
 mod redis_deployments;
