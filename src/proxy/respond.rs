@@ -165,6 +165,7 @@ impl Refusal {
             ConnectError::Connect { .. } => (StatusCode::BAD_GATEWAY, "destination_unavailable"),
             ConnectError::Tls { certificate: true, .. } => (StatusCode::BAD_GATEWAY, "tls_certificate_error"),
             ConnectError::Tls { .. } => (StatusCode::BAD_GATEWAY, "tls_protocol_error"),
+            ConnectError::LostHandshake { .. } => (StatusCode::BAD_GATEWAY, "connection_terminated"),
         };
         let hint = match error {
             ConnectError::Tls { certificate: true, .. } => {
@@ -173,7 +174,9 @@ impl Refusal {
             ConnectError::Tls { .. } => Some(CLIENT_CERTIFICATE),
             _ => None,
         };
-        Self { hint, ..Self::new(Outcome::UpstreamFailed, status, kind, error.to_string()) }
+        // A client begins anew on a new connection of its own.
+        let is_closing = matches!(error, ConnectError::LostHandshake { .. });
+        Self { hint, is_closing, ..Self::new(Outcome::UpstreamFailed, status, kind, error.to_string()) }
     }
 
     /// The origin was reached and gave no answer.

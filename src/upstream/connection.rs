@@ -16,6 +16,7 @@ use tokio::{
 
 use super::{
     Body, Origin, SendError, SendErrorKind,
+    auth::{Bond, authenticates_connection},
     pool::{Parked, Pool, reusable_for},
     tether::{Rounds, Tether},
     upload::{Progress, Upload},
@@ -34,6 +35,7 @@ pub(super) struct Line {
     pub(super) parked: Parked,
     pub(super) origin: Origin,
     pub(super) context: Arc<Context>,
+    pub(super) bond: Bond,
 }
 
 /// What every connection of an upstream needs.
@@ -62,12 +64,17 @@ impl Connection {
         &self.line.as_ref().expect(UNUSED).origin
     }
 
+    /// Whether the origin waits on it for the client's answer to a challenge, which means nothing on another.
+    pub fn is_in_handshake(&self) -> bool {
+        self.line.as_ref().is_some_and(|line| line.bond == Bond::Handshake)
+    }
+
     /// Sends one HTTP/1.1 request, whose URI must be in origin-form, and returns the head of the answer as soon as it
     /// comes, even while the request's body is still on its way. The spelling of header names is kept where the
     /// request's extensions carry it.
     ///
     /// The connection is of use again once both bodies have ended, to the client that its [`Tether`] stands for, and then
-    /// to others; dropping the answer's body before its end closes it, as does dropping this future. An answer 101 leaves
+    /// to others, unless the exchange authenticated the connection itself. Dropping the answer's body before its end closes it, as does dropping this future. An answer 101 leaves
     /// the connection to `hyper::upgrade::on`.
     ///
     /// `upstream.response_timeout` runs from the last movement of the request to the head of the answer, so that a long
@@ -77,14 +84,18 @@ impl Connection {
     /// See [`SendError`]: which side failed, and whether anything was written.
     pub async fn send(mut self, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
         let mut line = self.line.take().expect(UNUSED);
+        let authenticates = authenticates_connection(request.headers());
         let (head, body) = request.into_parts();
         let (upload, progress) = Upload::new(body);
         let response = {
             let answer = line.parked.sender.try_send_request(Request::from_parts(head, upload));
             before_silence(answer, &progress, line.context.response_timeout).await?.map_err(SendError::from)?
         };
+        line.bond = line.bond.after(authenticates, response.status(), response.headers());
+        // A bound connection is the client's to close, and the origin's.
+        let idle = if line.bond == Bond::Free { line.context.idle } else { Duration::MAX };
         line.parked.used = Instant::now();
-        line.parked.lasts = reusable_for(line.context.idle, response.headers());
+        line.parked.lasts = reusable_for(idle, response.headers());
         // With its answer still on the way: hyper takes the loss of the handle for the end of the connection.
         self.tether.hold(line);
         Ok(response)
@@ -113,7 +124,7 @@ impl Connection {
             }
         });
         let parked = Parked { sender, used: Instant::now(), lasts: context.idle };
-        Ok(Self { line: Some(Line { parked, origin, context }), reused: false, tether })
+        Ok(Self { line: Some(Line::free(parked, origin, context)), reused: false, tether })
     }
 
     pub(super) fn reuse(line: Line, tether: Tether) -> Self {
@@ -131,15 +142,23 @@ impl Drop for Connection {
 }
 
 impl Line {
+    /// One that is nobody's in particular.
+    pub(super) fn free(parked: Parked, origin: Origin, context: Arc<Context>) -> Self {
+        Self { parked, origin, context, bond: Bond::Free }
+    }
+
     /// Whether requests to `origin` may go on it, those of an upstream with that very context.
     pub(super) fn leads_to(&self, origin: &Origin, context: &Arc<Context>) -> bool {
         self.origin == *origin && Arc::ptr_eq(&self.context, context)
     }
 
     /// Leaves the connection to everybody, once both bodies of its exchange have ended and unless either side asked to
-    /// close.
+    /// close. One that is bound is closed.
     pub(super) fn release(self) {
-        let Self { mut parked, origin, context } = self;
+        let Self { mut parked, origin, context, bond } = self;
+        if bond != Bond::Free {
+            return;
+        }
         if parked.sender.is_closed() || parked.sender.is_ready() {
             context.pool.park(origin, parked);
             return;

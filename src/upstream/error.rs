@@ -94,6 +94,12 @@ pub enum ConnectError {
         /// `upstream.connect_timeout`.
         limit: Duration,
     },
+    /// Whatever other connection there is, the origin has not challenged the client on it.
+    #[error("`{host}` closed the connection that the client was authenticating")]
+    LostHandshake {
+        /// The host.
+        host: Host,
+    },
 }
 
 impl ConnectError {
@@ -101,7 +107,7 @@ impl ConnectError {
     pub fn step(&self) -> Step {
         match self {
             Self::Resolve { .. } => Step::Resolve,
-            Self::Connect { .. } => Step::Connect,
+            Self::Connect { .. } | Self::LostHandshake { .. } => Step::Connect,
             Self::Tls { .. } => Step::Tls,
             Self::Timeout { step, .. } => *step,
         }

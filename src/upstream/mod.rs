@@ -4,6 +4,7 @@
 //! hides: that a connection is there *before* the slot is taken, whether it was used before, and whether anything was
 //! written when it fails.
 
+mod auth;
 mod connection;
 mod dial;
 mod error;
@@ -23,9 +24,11 @@ use self::{
     connection::{Context, Line},
     dial::{Deadline, dial},
     pool::Pool,
+    tether::Taken,
 };
 use crate::config::{self, host::Host};
 
+pub use auth::authenticates_connection;
 pub use connection::Connection;
 pub use error::{ConnectError, SendError, SendErrorKind, SetupError, Step};
 pub use tether::Tether;
@@ -98,13 +101,15 @@ impl Upstream {
     ///
     /// # Errors
     /// When the origin cannot be reached or trusted within `upstream.connect_timeout`; the error says during which
-    /// step.
+    /// step. Once, when the connection was lost on which the client was authenticating.
     pub async fn checkout(&self, origin: &Origin, tether: &Tether) -> Result<Connection, ConnectError> {
-        if let Some(line) = tether.take(origin, &self.context).await {
-            return Ok(Connection::reuse(line, tether.clone()));
+        match tether.take(origin, &self.context).await {
+            Taken::Line(line) => return Ok(Connection::reuse(line, tether.clone())),
+            Taken::LostHandshake => return Err(ConnectError::LostHandshake { host: origin.host.clone() }),
+            Taken::Nothing => {}
         }
         if let Some(parked) = self.context.pool.take(origin) {
-            let line = Line { parked, origin: origin.clone(), context: self.context.clone() };
+            let line = Line::free(parked, origin.clone(), self.context.clone());
             return Ok(Connection::reuse(line, tether.clone()));
         }
         self.connect(origin, tether).await

@@ -13,50 +13,64 @@ use tokio::{
 
 use super::{
     Origin,
+    auth::Bond,
     connection::{Context, Line},
 };
 
-/// The upstream connection that one client connection used last, kept for its next request.
+/// The upstream connections that belong to one client connection.
 ///
-/// A client that is busy gets its own back without a lock that others want, and without a task that would have to run in
-/// between: the connection is put here with the head of its answer, and whether it is free again is asked when the next
-/// request wants it. What a client leaves lying goes to the pool, and so does everything when the client closes: what is
-/// dropped with the last clone.
+/// One is that which it used last. A client that is busy gets its own back without a lock that others want, and without a
+/// task that would have to run in between: the connection is put here with the head of its answer, and whether it is free
+/// again is asked when the next request wants it. What a client leaves lying goes to the pool, and so does everything when
+/// the client closes: what is dropped with the last clone.
+///
+/// Others are [bound](Bond) to the client. They stay until either side closes.
 ///
 /// For a client connection that carries one request at a time.
 #[derive(Clone, Default)]
 pub struct Tether(Arc<Slot>);
 
+/// What a tether holds for a request.
+pub(super) enum Taken {
+    Line(Line),
+    Nothing,
+    /// The connection was lost on which the origin waits for the client's answer to its challenge.
+    LostHandshake,
+}
+
 impl Tether {
-    /// The connection to `origin`, if it is this one and can carry another request.
-    pub(super) async fn take(&self, origin: &Origin, context: &Arc<Context>) -> Option<Line> {
-        let mut line = self.0.lock().line.take_if(|line| line.leads_to(origin, context))?;
+    /// The connection to `origin`, if there is one that can carry another request.
+    pub(super) async fn take(&self, origin: &Origin, context: &Arc<Context>) -> Taken {
+        let Some(mut line) = self.0.lock().take(origin, context) else { return Taken::Nothing };
+        let lost = if line.bond == Bond::Handshake { Taken::LostHandshake } else { Taken::Nothing };
         if !line.parked.is_open(Instant::now()) {
-            return None;
+            return lost;
         }
         if line.parked.sender.is_ready() {
-            return Some(line);
+            return Taken::Line(line);
         }
         // The client has its answer whole, so hyper is about to say so; unless the client is still sending.
         match timeout(SETTLE, line.parked.sender.ready()).await {
-            Ok(ready) => ready.is_ok().then_some(line),
+            Ok(Ok(())) => Taken::Line(line),
+            Ok(Err(_)) => lost,
             Err(_) => {
                 line.release();
-                None
+                lost
             }
         }
     }
 
     /// Keeps a connection that is free, or soon will be, for the client's next request.
     pub(super) fn hold(&self, line: Line) {
-        if line.parked.sender.is_closed() {
+        // One that was lost in the middle of a handshake is needed to say so.
+        if line.parked.sender.is_closed() && line.bond != Bond::Handshake {
             return;
         }
         let rounds = line.context.rounds.clone();
-        let mut slot = self.0.lock();
-        let former = slot.line.replace(line);
-        let is_watched = mem::replace(&mut slot.is_watched, true);
-        drop(slot);
+        let mut held = self.0.lock();
+        let former = held.put(line);
+        let is_watched = mem::replace(&mut held.is_watched, true);
+        drop(held);
         if !is_watched {
             rounds.watch(&self.0);
         }
@@ -77,33 +91,55 @@ struct Slot(Mutex<Held>);
 
 #[derive(Default)]
 struct Held {
-    line: Option<Line>,
+    /// At most one of them is free for others.
+    lines: Vec<Line>,
     /// Whether the rounds come by.
     is_watched: bool,
+}
+
+impl Held {
+    fn take(&mut self, origin: &Origin, context: &Arc<Context>) -> Option<Line> {
+        let bound = self.lines.iter().position(|line| line.bond != Bond::Free && line.origin == *origin);
+        let at = bound.or_else(|| self.lines.iter().position(|line| line.leads_to(origin, context)))?;
+        Some(self.lines.swap_remove(at))
+    }
+
+    /// Returns what has to go for it.
+    fn put(&mut self, line: Line) -> Option<Line> {
+        let is_free = line.bond == Bond::Free;
+        let alike = |other: &Line| (other.bond == Bond::Free) == is_free;
+        let most = if is_free { 1 } else { MOST_BOUND };
+        let is_full = self.lines.iter().filter(|line| alike(line)).count() >= most;
+        let former = is_full.then(|| self.lines.iter().position(alike)).flatten();
+        let former = former.map(|at| self.lines.remove(at));
+        self.lines.push(line);
+        former
+    }
 }
 
 impl Slot {
     /// Gives the pool what has been left lying at `now`; `false` when there is nothing to come back for.
     fn is_worth_another_look(&self, now: Instant) -> bool {
         let mut held = self.lock();
-        if let Some(Line { parked, .. }) = &mut held.line
-            && !parked.sender.is_closed()
-        {
-            if !parked.sender.is_ready() {
+        held.lines.retain(|line| !line.parked.sender.is_closed() || line.bond == Bond::Handshake);
+        let mut is_busy = false;
+        for parked in held.lines.iter_mut().map(|line| &mut line.parked) {
+            if !parked.sender.is_ready() && !parked.sender.is_closed() {
                 // The origin's clock starts with the end of the exchange.
                 parked.used = now;
-            }
-            if now.saturating_duration_since(parked.used) < LEFT_LYING {
-                return true;
+                is_busy = true;
             }
         }
-        held.is_watched = false;
-        let left = held.line.take();
+        let free = held.lines.iter().position(|line| line.bond == Bond::Free);
+        let left = free.filter(|at| now.saturating_duration_since(held.lines[*at].parked.used) >= LEFT_LYING);
+        held.is_watched = is_busy || (free.is_some() && left.is_none());
+        let is_watched = held.is_watched;
+        let left = left.map(|at| held.lines.remove(at));
         drop(held);
         if let Some(line) = left {
             line.release();
         }
-        false
+        is_watched
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
@@ -115,7 +151,7 @@ impl Slot {
 /// The client is gone.
 impl Drop for Slot {
     fn drop(&mut self) {
-        if let Some(line) = self.lock().line.take() {
+        for line in mem::take(&mut self.lock().lines) {
             line.release();
         }
     }
@@ -177,6 +213,9 @@ const LEFT_LYING: Duration = Duration::from_millis(100);
 
 const ROUND: Duration = Duration::from_millis(50);
 
+/// Origins that one client connection can be logged in to.
+const MOST_BOUND: usize = 8;
+
 /// Far more than hyper takes from the last byte of an answer to being ready, and nothing that a client would notice.
 const SETTLE: Duration = Duration::from_millis(5);
 
@@ -210,11 +249,11 @@ mod tests {
 
         async fn checkout(&self, tether: &Tether) -> Connection {
             let origin = Origin { scheme: Scheme::Http, host: std::net::IpAddr::from([127, 0, 0, 1]).into(), port: 80 };
-            if let Some(line) = tether.take(&origin, &self.context).await {
+            if let Taken::Line(line) = tether.take(&origin, &self.context).await {
                 return Connection::reuse(line, tether.clone());
             }
             if let Some(parked) = self.context.pool.take(&origin) {
-                return Connection::reuse(Line { parked, origin, context: self.context.clone() }, tether.clone());
+                return Connection::reuse(Line::free(parked, origin, self.context.clone()), tether.clone());
             }
             let number = {
                 let mut opened = self.opened.lock().unwrap();
