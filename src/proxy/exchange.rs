@@ -129,6 +129,9 @@ impl<'a> Exchange<'a> {
         if target::is_own_address(&origin.host, origin.port, client.own_address()) {
             return Err((unmatched(), Refusal::own_address()));
         }
+        if rules.upstream.comes_back(&parts.headers) {
+            return Err((unmatched(), Refusal::came_back()));
+        }
 
         let max_hold = preference::take_max_wait(&mut parts.headers);
         let class = preference::take_class(&mut parts.headers, &rules.settings.priority_header);

@@ -2,7 +2,7 @@
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use hyper::{
     body::Incoming,
     client::conn::{TrySendError, http1},
@@ -15,12 +15,14 @@ use tokio::{
 };
 
 use super::{
-    Body, Origin, SendError, SendErrorKind,
+    Body, Origin, Scheme, SendError, SendErrorKind,
     auth::{Bond, authenticates_connection},
+    parent::Parent,
     pool::{Parked, Pool, reusable_for},
     tether::{Rounds, Tether},
     upload::{Progress, Upload},
 };
+use crate::config::host::Host;
 
 /// A connection on which one request can be sent. Dropped unused, it waits for the client's next one.
 pub struct Connection {
@@ -46,6 +48,15 @@ pub(super) struct Context {
     pub(super) idle: Duration,
     /// `upstream.response_timeout`.
     pub(super) response_timeout: Duration,
+    /// `upstream.proxy`.
+    pub(super) parent: Option<Parent>,
+}
+
+impl Context {
+    /// The proxy that leads to `host:port`, if that is not reached directly.
+    pub(super) fn parent(&self, host: &Host, port: u16) -> Option<&Parent> {
+        self.parent.as_ref().filter(|parent| parent.leads_to(host, port))
+    }
 }
 
 impl Connection {
@@ -82,15 +93,27 @@ impl Connection {
     ///
     /// # Errors
     /// See [`SendError`]: which side failed, and whether anything was written.
-    pub async fn send(mut self, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
+    pub async fn send(mut self, mut request: Request<Body>) -> Result<Response<Incoming>, SendError> {
         let mut line = self.line.take().expect(UNUSED);
         let authenticates = authenticates_connection(request.headers());
+        // To https origins it has opened a tunnel.
+        let is_forwarded = match line.context.parent(&line.origin.host, line.origin.port) {
+            Some(parent) if line.origin.scheme == Scheme::Http => {
+                parent.address(&mut request, &line.origin);
+                true
+            }
+            _ => false,
+        };
         let (head, body) = request.into_parts();
         let (upload, progress) = Upload::new(body);
         let response = {
             let answer = line.parked.sender.try_send_request(Request::from_parts(head, upload));
             before_silence(answer, &progress, line.context.response_timeout).await?.map_err(SendError::from)?
         };
+        if is_forwarded && response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+            let kind = SendErrorKind::ParentLogin;
+            return Err(SendError { kind, written: true, request: None, source: None });
+        }
         line.bond = line.bond.after(authenticates, response.status(), response.headers());
         // A bound connection is the client's to close, and the origin's.
         let idle = if line.bond == Bond::Free { line.context.idle } else { Duration::MAX };

@@ -8,7 +8,9 @@ mod auth;
 mod connection;
 mod dial;
 mod error;
+mod parent;
 mod pool;
+mod stream;
 mod tether;
 mod tls;
 mod upload;
@@ -16,13 +18,14 @@ mod upload;
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body_util::combinators::UnsyncBoxBody;
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use self::{
     connection::{Context, Line},
     dial::{Deadline, dial},
+    parent::Parent,
     pool::Pool,
     tether::Taken,
 };
@@ -31,6 +34,7 @@ use crate::config::{self, host::Host};
 pub use auth::authenticates_connection;
 pub use connection::Connection;
 pub use error::{ConnectError, SendError, SendErrorKind, SetupError, Step};
+pub use stream::Stream;
 pub use tether::Tether;
 
 /// A request's body on its way to an origin.
@@ -85,14 +89,17 @@ impl Upstream {
     /// # Errors
     /// When `upstream.ca_file` cannot be read or holds no certificate, or there is no root at all.
     pub fn new(config: &config::model::Upstream) -> Result<Self, SetupError> {
+        let connector = tls::connector(config.ca_file.as_deref())?;
+        let parent = config.proxy.clone().map(|proxy| Parent::new(proxy, connector.clone()));
         Ok(Self {
-            connector: tls::connector(config.ca_file.as_deref())?,
+            connector,
             connect_timeout: config.connect_timeout,
             context: Arc::new(Context {
                 pool: Pool::new(),
                 rounds: Arc::default(),
                 idle: config.idle,
                 response_timeout: config.response_timeout,
+                parent,
             }),
         })
     }
@@ -121,7 +128,11 @@ impl Upstream {
     /// As [`Upstream::checkout`].
     pub async fn connect(&self, origin: &Origin, tether: &Tether) -> Result<Connection, ConnectError> {
         let deadline = Deadline::after(self.connect_timeout);
-        let stream = dial(&origin.host, origin.port, deadline).await?;
+        let stream = match (self.context.parent(&origin.host, origin.port), origin.scheme) {
+            (None, _) => Stream::Tcp(dial(&origin.host, origin.port, deadline).await?),
+            (Some(parent), Scheme::Http) => parent.dial(deadline).await?,
+            (Some(parent), Scheme::Https) => parent.tunnel(&origin.host, origin.port, deadline).await?,
+        };
         let (context, tether) = (self.context.clone(), tether.clone());
         let started = match origin.scheme {
             Scheme::Http => Connection::start(stream, origin.clone(), context, tether).await,
@@ -134,12 +145,21 @@ impl Upstream {
         Ok(started.expect("an HTTP/1.1 handshake exchanges nothing, so nothing can fail"))
     }
 
-    /// A plain TCP connection, for a tunnel.
+    /// A connection that nothing was said on, for a tunnel.
     ///
     /// # Errors
-    /// When the host cannot be resolved or reached within `upstream.connect_timeout`.
-    pub async fn dial(&self, host: &Host, port: u16) -> Result<TcpStream, ConnectError> {
-        dial(host, port, Deadline::after(self.connect_timeout)).await
+    /// When the host cannot be resolved or reached within `upstream.connect_timeout`, or the parent proxy refuses.
+    pub async fn dial(&self, host: &Host, port: u16) -> Result<Stream, ConnectError> {
+        let deadline = Deadline::after(self.connect_timeout);
+        match self.context.parent(host, port) {
+            None => Ok(Stream::Tcp(dial(host, port, deadline).await?)),
+            Some(parent) => parent.tunnel(host, port, deadline).await,
+        }
+    }
+
+    /// Whether a request with these fields went to the parent proxy before, and has come back.
+    pub fn comes_back(&self, headers: &HeaderMap) -> bool {
+        self.context.parent.as_ref().is_some_and(|parent| parent.knows(headers))
     }
 }
 

@@ -243,7 +243,13 @@ mod tests {
     impl Site {
         fn open() -> Self {
             let second = Duration::from_secs(4);
-            let context = Context { pool: Pool::new(), rounds: Arc::default(), idle: second, response_timeout: second };
+            let context = Context {
+                pool: Pool::new(),
+                rounds: Arc::default(),
+                idle: second,
+                response_timeout: second,
+                parent: None,
+            };
             Self { context: Arc::new(context), opened: Mutex::new(0) }
         }
 

@@ -19,6 +19,7 @@ mod mock_ota;
 mod proxy_concurrency;
 mod proxy_fidelity;
 mod proxy_lifetime;
+mod proxy_parent;
 mod proxy_pinned;
 mod proxy_preference;
 mod proxy_retry;

@@ -531,6 +531,7 @@ fn settings() -> model::Upstream {
         connect_timeout: PATIENCE,
         response_timeout: PATIENCE,
         idle: Duration::from_secs(4),
+        proxy: None,
     }
 }
 
