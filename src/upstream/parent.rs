@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::{
     HeaderMap, HeaderValue, Request, Uri,
     header::{HOST, PROXY_AUTHORIZATION, VIA},
+    uri::{self, PathAndQuery},
 };
 use http_body_util::Empty;
 use hyper::client::conn::http1;
@@ -27,7 +28,7 @@ pub(super) struct Parent {
     connector: TlsConnector,
     authorization: Option<HeaderValue>,
     /// A name that nobody else has. Proxies pass `Via` on (RFC 9110 section 7.6.3), so that a request which comes back is
-    /// known by it.
+    /// known by it. The origin of a forwarded one sees it beside the parent's own.
     pseudonym: String,
     via: HeaderValue,
 }
@@ -90,10 +91,16 @@ impl Parent {
     ///
     /// An `OPTIONS *` becomes one of `/`, as the `http` crate knows no absolute form without a path.
     pub(super) fn address<B>(&self, request: &mut Request<B>, origin: &Origin) {
-        let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-        let path = if path == "*" { "/" } else { path };
-        *request.uri_mut() =
-            Uri::try_from(format!("{origin}{path}")).expect("an origin and a path make a URI, as they came out of one");
+        let authority = match origin.port {
+            80 => origin.host.to_string(),
+            port => format!("{}:{port}", origin.host),
+        };
+        let mut parts = uri::Parts::default();
+        parts.scheme = Some(uri::Scheme::HTTP);
+        parts.authority = Some(authority.parse().expect(AUTHORITY));
+        let path = request.uri().path_and_query().filter(|path| path.as_str() != "*");
+        parts.path_and_query = Some(path.cloned().unwrap_or_else(|| PathAndQuery::from_static("/")));
+        *request.uri_mut() = Uri::from_parts(parts).expect("scheme, authority and path are there");
         self.introduce(request.headers_mut());
     }
 
@@ -106,10 +113,7 @@ impl Parent {
 
     fn connect_to(&self, host: &Host, port: u16) -> Request<Empty<Bytes>> {
         let authority = format!("{host}:{port}");
-        let mut request = Request::connect(&authority)
-            .header(HOST, &authority)
-            .body(Empty::new())
-            .expect("a host and a port make an authority");
+        let mut request = Request::connect(&authority).header(HOST, &authority).body(Empty::new()).expect(AUTHORITY);
         self.introduce(request.headers_mut());
         request
     }
@@ -135,3 +139,56 @@ fn describe(error: &hyper::Error) -> &'static str {
 
 /// Of the answer to a CONNECT.
 const MAX_HEAD: usize = 16 * 1024;
+
+const AUTHORITY: &str = "a host and a port make an authority";
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Scheme, *};
+
+    fn parent() -> Parent {
+        let proxy = ParentProxy {
+            tls: false,
+            host: Host::parse("proxy.test").unwrap(),
+            port: 3128,
+            credentials: Some("c2VjcmV0".to_owned().into()),
+            bypass: Vec::new(),
+        };
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let config = rustls::ClientConfig::builder()
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth();
+        Parent::new(proxy, std::sync::Arc::new(config).into())
+    }
+
+    #[test]
+    fn a_forwarded_request_names_its_origin() {
+        let long = format!("/{}", "a".repeat(65_500));
+        for (host, port, path, expected) in [
+            ("ota.test", 80, "/a?b=1", "http://ota.test/a?b=1".to_owned()),
+            ("ota.test", 8080, "*", "http://ota.test:8080/".to_owned()),
+            ("[2001:db8::1]", 443, "/", "http://[2001:db8::1]:443/".to_owned()),
+            ("ota.test", 80, &long, format!("http://ota.test{long}")),
+        ] {
+            let origin = Origin { scheme: Scheme::Http, host: Host::parse(host).unwrap(), port };
+            let mut request = Request::get(path).body(()).unwrap();
+            parent().address(&mut request, &origin);
+            assert_eq!(request.uri().to_string(), expected);
+            assert_eq!(request.headers()[PROXY_AUTHORIZATION], "Basic c2VjcmV0");
+        }
+    }
+
+    #[test]
+    fn what_it_sends_back_is_known_and_nothing_else() {
+        let (one, other) = (parent(), parent());
+        let mut request = one.connect_to(&Host::parse("[2001:db8::1]").unwrap(), 443);
+        assert_eq!(request.headers()[HOST], "[2001:db8::1]:443");
+        assert!(one.knows(request.headers()) && !other.knows(request.headers()));
+        other.introduce(request.headers_mut());
+        assert!(one.knows(request.headers()) && other.knows(request.headers()));
+        let joined =
+            request.headers().get_all(VIA).iter().map(|via| via.to_str().unwrap()).collect::<Vec<_>>().join(", ");
+        let joined = HeaderMap::from_iter([(VIA, HeaderValue::try_from(joined).unwrap())]);
+        assert!(one.knows(&joined) && !parent().knows(&joined));
+    }
+}
