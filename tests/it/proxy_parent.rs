@@ -200,6 +200,14 @@ async fn one_that_speaks_no_http_is_told_apart() {
 }
 
 #[tokio::test]
+async fn one_that_closes_its_tunnel_at_once_leaves_no_handshake_hanging() {
+    let parent = Parent::start(Manners::Say("HTTP/1.1 200 OK\r\n\r\n".to_owned())).await;
+    let answer = rig(&parent, "").await.ask(get("https://ota.invalid/")).await;
+    assert_eq!(status(&answer), 502, "{answer}");
+    assert!(field(&answer, "proxy-status").unwrap().contains("tls_protocol_error"), "{answer}");
+}
+
+#[tokio::test]
 async fn one_that_is_not_there_is_named() {
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let rig = Rig::with(&format!("upstream: {{ proxy: 'http://{USERINFO}127.0.0.1:{port}' }}")).await;

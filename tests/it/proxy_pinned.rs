@@ -31,7 +31,7 @@ async fn a_connection_is_its_users_for_good_and_nobody_elses() {
 
 #[tokio::test]
 async fn it_closes_with_the_client() {
-    let (rig, mut origin) = (Rig::start().await, Login::start().await);
+    let (rig, mut origin) = (Rig::with("upstream: { idle: 1h }").await, Login::start().await);
     let mut user = rig.connect().await;
     let own = origin.log_in(&mut user, "NTLM").await;
     drop(user);
@@ -59,6 +59,9 @@ async fn requests_to_others_leave_it_alone() {
         assert_eq!(answer(&mut user).await, (200, format!("user of {own}")));
         user.send(other.get("")).await;
         assert_eq!(answer(&mut user).await, (200, format!("user of {others}")));
+        for login in [&origin, &other] {
+            assert_eq!(status(&rig.ask(login.get("Connection: close\r\n")).await), 401);
+        }
     }
 }
 
@@ -68,7 +71,16 @@ async fn a_throttled_request_is_sent_again_on_it() {
     let mut user = rig.connect().await;
     let own = origin.log_in(&mut user, "NTLM").await;
     user.send(origin.get("X-Throttle: 1\r\n")).await;
-    let head = user.head().await;
+    // On a path without limits, which is not paused.
+    let stranger = origin.get("Connection: close\r\n").replace("/fast/", "/free");
+    let head = tokio::select! {
+        head = user.head() => head,
+        () = async {
+            loop {
+                assert_eq!(status(&rig.ask(&stranger).await), 401);
+            }
+        } => unreachable!("it ends with the answer to the user"),
+    };
     assert_eq!((status(&head), field(&head, "x-pacer-attempts")), (200, Some("2")), "{head}");
     assert_eq!(user.body(&head).await, format!("user of {own}"));
 }
@@ -180,7 +192,7 @@ async fn serve(mut peer: Wire<TcpStream>, number: u32, logins: watch::Sender<u32
         let answer = match (is_user, is_challenged) {
             (true, _) if field(&head, "x-throttle").is_some() && !is_throttled => {
                 is_throttled = true;
-                "429 Slow Down\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n".to_owned()
+                "429 Slow Down\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n".to_owned()
             }
             (true, _) => {
                 let body = format!("user of {number}");
