@@ -185,17 +185,19 @@ fn the_example_loads_as_it_is() {
 
 /// What is commented out in the example is right as well.
 #[test]
-fn the_example_loads_with_redis() {
+fn the_example_loads_with_redis_and_a_parent_proxy() {
     let text = fs::read_to_string("config/ota-pacer.yaml").unwrap();
     let text: String = text
         .lines()
         .map(|line| match line.strip_prefix("# ") {
             Some(rest) if rest == "redis:" || rest.starts_with("  ") => format!("{rest}\n"),
-            _ => format!("{line}\n"),
+            _ => format!("{}\n", line.replace("  # proxy:", "  proxy:").replace("  # no_proxy:", "  no_proxy:")),
         })
         .collect();
     let config = config::parse("config/ota-pacer.yaml", &text, |_| Some("redis://localhost".to_owned())).unwrap();
     assert_eq!(config.redis.unwrap().expected_instances.get(), 4);
+    let proxy = config.upstream.proxy.unwrap();
+    assert_eq!((proxy.to_string().as_str(), proxy.bypass.len()), ("http://proxy.corp:3128", 4));
 }
 
 #[test]
