@@ -44,7 +44,7 @@ impl fmt::Display for ParentProxy {
 impl Bypass {
     fn matches(&self, host: &Host, port: u16) -> bool {
         match self {
-            Self::Host(pattern) => pattern.matches(host, port),
+            Self::Host(pattern) => pattern.covers(host, port),
             Self::Network { address, prefix } => host.ip().is_some_and(|ip| network(ip, *prefix) == Some(*address)),
         }
     }

@@ -25,14 +25,14 @@ impl HostPattern {
         Ok(Self { wildcard, host: host.as_str().to_owned(), port })
     }
 
-    /// Whether `host:port` is meant.
-    pub fn matches(&self, host: &Host, port: u16) -> bool {
-        let is_host = match host.as_str().strip_suffix(&self.host) {
-            Some("") => !self.wildcard,
-            Some(labels) => self.wildcard && labels.ends_with('.') && host.ip().is_none(),
-            None => false,
+    /// Whether it matches `host` at `port`.
+    pub(super) fn covers(&self, host: &Host, port: u16) -> bool {
+        let is_named = if self.wildcard {
+            host.ip().is_none() && host.as_str().strip_suffix(&self.host).is_some_and(|labels| labels.ends_with('.'))
+        } else {
+            host.as_str() == self.host
         };
-        is_host && self.port.is_none_or(|own| own == port)
+        is_named && self.port.is_none_or(|own| own == port)
     }
 }
 
