@@ -54,8 +54,23 @@ pub fn summary(config: &Config) -> String {
         config.priority.header,
         humantime::format_duration(config.priority.ageing)
     );
-    let head =
-        [("listen", config.listen.to_string()), ("admin", admin), ("buckets", store), ("ca", ca), ("classes", classes)];
+    let origins = match &config.upstream.proxy {
+        None => "reached directly".to_owned(),
+        Some(proxy) => {
+            let login = if proxy.credentials.is_some() { ", with its login" } else { "" };
+            let bypass: Vec<String> = proxy.bypass.iter().map(ToString::to_string).collect();
+            let direct = if bypass.is_empty() { String::new() } else { format!("; {} directly", bypass.join(", ")) };
+            format!("reached through {proxy}{login}{direct}")
+        }
+    };
+    let head = [
+        ("listen", config.listen.to_string()),
+        ("admin", admin),
+        ("buckets", store),
+        ("ca", ca),
+        ("origins", origins),
+        ("classes", classes),
+    ];
     for (name, value) in head {
         writeln!(text, "{name:<8} {value}").expect(STRING);
     }

@@ -13,6 +13,7 @@ mod expand;
 mod key;
 mod limits;
 mod mistake;
+mod parent;
 mod pattern;
 mod reader;
 mod secrets;

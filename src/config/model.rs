@@ -3,12 +3,18 @@
 //! Values here cannot be wrong. They are built by [`super::load`] from the YAML of the operator, which reports every
 //! mistake at once; nothing else constructs them outside of tests.
 
-use std::{net::SocketAddr, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    num::NonZeroU32,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use http::{HeaderName, Method};
 use secrecy::SecretString;
 
-use super::units::Rate;
+use super::{host::Host, units::Rate};
 
 /// The whole configuration of one instance.
 #[derive(Debug, Clone)]
@@ -125,12 +131,44 @@ pub enum KeyType {
 pub struct Upstream {
     /// PEM file with roots trusted in addition to the system's. A relative path is relative to the working directory.
     pub ca_file: Option<PathBuf>,
-    /// Bound on resolving, connecting and the TLS handshake together.
+    /// Bound on resolving, connecting, the parent proxy's tunnel and the TLS handshake together.
     pub connect_timeout: Duration,
     /// Bound on the time from the request's last byte to the answer's head.
     pub response_timeout: Duration,
     /// How long an idle connection is kept for reuse.
     pub idle: Duration,
+    /// The proxy through which origins are reached, where there is one.
+    pub proxy: Option<ParentProxy>,
+}
+
+/// A proxy between this one and the origins.
+#[derive(Debug, Clone)]
+pub struct ParentProxy {
+    /// Whether it is spoken to over TLS.
+    pub tls: bool,
+    /// Its host, the only one that is resolved here.
+    pub host: Host,
+    /// Its port.
+    pub port: u16,
+    /// `user:password` in Base64, as `Basic` wants it (RFC 7617 section 2).
+    pub credentials: Option<SecretString>,
+    /// What is reached without it.
+    pub bypass: Vec<Bypass>,
+}
+
+/// Hosts that are reached without a parent proxy. They compare as the client writes them: a name is none of the addresses
+/// that it stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Bypass {
+    /// A host, or those below it.
+    Host(HostPattern),
+    /// The addresses of a network.
+    Network {
+        /// Its first address.
+        address: IpAddr,
+        /// The length of its prefix in bits.
+        prefix: u8,
+    },
 }
 
 /// What happens to requests that no channel or endpoint claims.

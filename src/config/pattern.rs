@@ -24,6 +24,16 @@ impl HostPattern {
         }
         Ok(Self { wildcard, host: host.as_str().to_owned(), port })
     }
+
+    /// Whether it matches `host` at `port`.
+    pub(super) fn covers(&self, host: &Host, port: u16) -> bool {
+        let is_named = if self.wildcard {
+            host.ip().is_none() && host.as_str().strip_suffix(&self.host).is_some_and(|labels| labels.ends_with('.'))
+        } else {
+            host.as_str() == self.host
+        };
+        is_named && self.port.is_none_or(|own| own == port)
+    }
 }
 
 /// As it would be written in the file.
@@ -44,7 +54,7 @@ impl fmt::Display for HostPattern {
 }
 
 /// Splits `host:port`; an IPv6 address needs its brackets (RFC 3986 section 3.2.2).
-fn split_port(text: &str) -> Result<(&str, Option<u16>), Invalid> {
+pub(super) fn split_port(text: &str) -> Result<(&str, Option<u16>), Invalid> {
     let (host, port) = match text.rfind(']') {
         Some(end) if text.starts_with('[') => text.split_at(end + 1),
         _ => match text.find(':') {

@@ -93,12 +93,18 @@ pub(super) struct Ca {
 pub(super) struct Upstream {
     /// PEM file with roots trusted in addition to the system's, relative to the working directory.
     ca_file: Option<String>,
-    /// Bound on resolving, connecting and the TLS handshake together; `10s` by default.
+    /// Bound on resolving, connecting, the parent proxy's tunnel and the TLS handshake together; `10s` by default.
     connect_timeout: Option<Duration>,
     /// Bound on the time from the request's last byte to the head of the answer; `65s` by default.
     response_timeout: Option<Duration>,
     /// How long an idle connection is kept for reuse; `4s` by default.
     idle: Option<Duration>,
+    /// The proxy through which origins are reached: `http://` or `https://`, with `user:password@` where it wants a login,
+    /// percent-encoded. Keep passwords in the environment: `http://pacer:${PROXY_PASSWORD}@proxy.corp:3128`.
+    proxy: Option<String>,
+    /// What is reached without it: hosts (`ota.example`), suffixes (`.corp` or `*.corp`, which is not `corp` itself) and
+    /// addresses, each with `:port` if need be, and networks (`10.0.0.0/8`). Names are not resolved to see.
+    no_proxy: Option<Vec<String>>,
 }
 
 /// What happens to requests that no channel or endpoint claims.

@@ -1,6 +1,6 @@
 //! Hides secrets that were written into the configuration file from the excerpts that messages show.
 
-/// `source` with passwords in addresses and values of `hash_key` replaced by as many bytes of `*`, so that positions in it
+/// `source` with passwords in addresses, logins of `proxy` and values of `hash_key` replaced by as many bytes of `*`, so that positions in it
 /// stay those of the file. Works on the text, not the parsed file: it must also hold for files that do not parse and for
 /// misspelt sections, and so rather hides too much.
 pub(super) fn masked(source: &str) -> String {
@@ -25,9 +25,18 @@ pub(super) fn masked(source: &str) -> String {
 }
 
 fn line_masked(line: &str) -> String {
-    let Some(at) = line.find(HASH_KEY) else { return userinfo_masked(line) };
+    let Some(at) = line.find(HASH_KEY) else { return userinfo_masked(&login_masked(line)) };
     let (before, value) = line.split_at(line[at..].find(':').map_or(line.len(), |colon| at + colon + 1));
-    userinfo_masked(before) + &if is_reference(value) { value.to_owned() } else { stars(value) }
+    userinfo_masked(&login_masked(before)) + &if is_reference(value) { value.to_owned() } else { stars(value) }
+}
+
+/// Hides what stands before the last `@` of a `proxy`, even where its scheme was forgotten.
+fn login_masked(line: &str) -> String {
+    let value = line.find(PROXY).and_then(|at| Some(at + line[at..].find(':')? + 1));
+    let login = value.zip(line.rfind('@')).filter(|(start, end)| start < end);
+    let Some((start, end)) = login else { return line.to_owned() };
+    let start = line[start..end].find("://").map_or(start, |scheme| start + scheme + 3);
+    format!("{}{}{}", &line[..start], stars(&line[start..end]), &line[end..])
 }
 
 /// Hides what stands between `://` and the last `@` of the same word, and what a `…Password=` in its query names.
@@ -71,6 +80,8 @@ fn stars(text: &str) -> String {
 }
 
 const HASH_KEY: &str = "hash_key";
+/// Also in `no_proxy`, which holds no secret.
+const PROXY: &str = "proxy";
 /// As in `redis-sentinel://…?sentinelPassword=…`.
 const QUERY_PASSWORD: &str = "Password=";
 
@@ -95,6 +106,8 @@ mod tests {
             ("  hash_key: |\n    s1\n\n    s2\nb: 1\n", "  hash_key: *\n    **\n\n    **\nb: 1\n"),
             ("hash_key: ${KEY}\n", "hash_key: ${KEY}\n"),
             ("hash_key: ${KEY:-dev}\n", "hash_key: ***********\n"),
+            ("{proxy: \"http://me:a b@p:3128\", idle: 1s}", "{proxy: \"http://**** *@p:3128\", idle: 1s}"),
+            ("  proxy: me:pw@p:3128\n", "  proxy: *****@p:3128\n"),
             ("hosts: [a.example]\n", "hosts: [a.example]\n"),
         ] {
             assert_eq!(masked(source), expected);

@@ -13,6 +13,7 @@ use secrecy::SecretString;
 use super::{
     mistake::{Invalid, Mistake},
     model::{Ca, KeyType, OnOutage, Policy, Priority, Redis, Retry, Unmatched, UnmatchedHost, UnmatchedPath, Upstream},
+    parent,
     reader::{Section, count, flag, text, word},
     schema,
     units::{duration, positive_duration, size},
@@ -86,12 +87,13 @@ pub(super) fn ca(file: &Section<'_>) -> Ca {
 
 /// `upstream`.
 pub(super) fn upstream(file: &Section<'_>) -> Upstream {
-    let section = file.section::<schema::Upstream>("upstream", &["proxy"]);
+    let section = file.section::<schema::Upstream>("upstream", &[]);
     let upstream = Upstream {
         ca_file: section.read("ca_file", text).map(PathBuf::from),
         connect_timeout: section.read("connect_timeout", positive_duration).unwrap_or(CONNECT_TIMEOUT),
         response_timeout: section.read("response_timeout", positive_duration).unwrap_or(RESPONSE_TIMEOUT),
         idle: section.read("idle", duration).unwrap_or(IDLE),
+        proxy: parent::proxy(&section),
     };
     section.finish();
     upstream

@@ -17,7 +17,10 @@ use super::{
     target::Authority,
     tunnel,
 };
-use crate::{config::model::Class, upstream::Scheme};
+use crate::{
+    config::model::Class,
+    upstream::{Scheme, Tether},
+};
 
 /// What the connections of one listener share.
 #[derive(Debug)]
@@ -50,6 +53,7 @@ pub(super) struct Downstream {
     tunnel: Option<Arc<Tunnel>>,
     phase: Phase,
     departure: Departure,
+    tether: Tether,
 }
 
 /// A tunnel whose requests are read here.
@@ -66,7 +70,8 @@ pub(super) struct Tunnel {
 impl Downstream {
     /// A connection to the proxy's own port.
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, tunnel: None, phase: Phase::default(), departure: Departure::never() }
+        let (phase, departure) = (Phase::default(), Departure::never());
+        Self { shared, tunnel: None, phase, departure, tether: Tether::default() }
     }
 
     /// The connection inside a tunnel that came through this one.
@@ -120,6 +125,11 @@ impl Downstream {
     /// Tells when the client leaves.
     pub(super) fn departure(&self) -> &Departure {
         &self.departure
+    }
+
+    /// Holds the upstream connection that this one used last.
+    pub(super) fn tether(&self) -> &Tether {
+        &self.tether
     }
 
     /// What follows on this connection is no HTTP.

@@ -30,7 +30,7 @@ use crate::{
     feedback::{Backoff, ThrottleSignal, retry_after},
     limiter::{Lane, Permit, Refused, Turn},
     route::Route,
-    upstream::{self, Connection, Origin},
+    upstream::{self, ConnectError, Connection, Origin},
 };
 
 /// Answers one request of a client. Dropping the future leaves the line, and cancels what is under way at the origin.
@@ -77,6 +77,8 @@ struct Exchange<'a> {
     expects_continue: bool,
     /// The client's side of an upgrade, where it asks for one.
     upgrade: Option<OnUpgrade>,
+    /// Whether it authenticates the connection that it is sent on.
+    is_bound: bool,
     /// `None`: nothing limits the request.
     lane: Option<Lane>,
     policy: Policy,
@@ -127,6 +129,9 @@ impl<'a> Exchange<'a> {
         if target::is_own_address(&origin.host, origin.port, client.own_address()) {
             return Err((unmatched(), Refusal::own_address()));
         }
+        if rules.upstream.comes_back(&parts.headers) {
+            return Err((unmatched(), Refusal::came_back()));
+        }
 
         let max_hold = preference::take_max_wait(&mut parts.headers);
         let class = preference::take_class(&mut parts.headers, &rules.settings.priority_header);
@@ -161,6 +166,7 @@ impl<'a> Exchange<'a> {
         if let Some(host) = host_header {
             parts.headers.insert(http::header::HOST, host);
         }
+        let is_bound = upstream::authenticates_connection(&parts.headers);
         Ok(Self {
             client,
             rules,
@@ -175,6 +181,7 @@ impl<'a> Exchange<'a> {
             body: Replay::new(body, if lane.is_some() { policy.retry.replay_body } else { 0 }),
             expects_continue,
             upgrade,
+            is_bound,
             lane,
             policy,
             max_hold,
@@ -241,6 +248,7 @@ impl<'a> Exchange<'a> {
         loop {
             let connection = self.ready_to_send(deadline, losses > 0).await?;
             let is_reused = connection.is_reused();
+            let continues_handshake = self.is_bound && connection.is_in_handshake();
             let Some(request) = self.request() else { return Err(Failure::Sent(Refusal::body_broken())) };
             self.record.attempts += 1;
             let sent = Instant::now();
@@ -253,6 +261,10 @@ impl<'a> Exchange<'a> {
             };
             if self.body.is_broken() {
                 return Err(Failure::Sent(Refusal::body_broken()));
+            }
+            if continues_handshake {
+                // Half of it on another connection means nothing; the client begins anew on a new one of its own.
+                return Err(Failure::Sent(Refusal::send(&error).closing()));
             }
             let is_safe = if error.written {
                 error.kind.is_loss() && is_reused && losses == 0 && self.is_repeatable()
@@ -317,9 +329,14 @@ impl<'a> Exchange<'a> {
 
     /// A connection to the origin; after a loss a fresh one, as the other idle ones are suspect as well.
     async fn connect(&self, is_again: bool) -> Result<Connection, Failure> {
-        let upstream = &self.rules.upstream;
-        let connected =
-            if is_again { upstream.connect(&self.origin).await } else { upstream.checkout(&self.origin).await };
+        let (upstream, tether) = (&self.rules.upstream, self.client.tether());
+        let mut connected = match is_again {
+            true => upstream.connect(&self.origin, tether).await,
+            false => upstream.checkout(&self.origin, tether).await,
+        };
+        if !self.is_bound && matches!(connected, Err(ConnectError::LostHandshake { .. })) {
+            connected = upstream.connect(&self.origin, tether).await;
+        }
         connected.map_err(|error| Failure::Unsent(Refusal::connect(&error)))
     }
 

@@ -23,6 +23,8 @@ pub(super) struct Refusal {
     problem: Option<Problem>,
     detail: String,
     hint: Option<&'static str>,
+    /// What the next hop answered.
+    received: Option<StatusCode>,
     retry_after: Option<u64>,
     is_closing: bool,
 }
@@ -98,6 +100,18 @@ impl Refusal {
         }
     }
 
+    /// The request has been to the parent proxy before.
+    pub(super) fn came_back() -> Self {
+        let detail = "the parent proxy (`upstream.proxy`) has sent the request back here".to_owned();
+        Self {
+            hint: Some(
+                "the parent must not use this proxy in its turn; hosts that it cannot reach are for `upstream.no_proxy`",
+            ),
+            is_closing: true,
+            ..Self::new(Outcome::Refused, StatusCode::LOOP_DETECTED, "proxy_loop_detected", detail)
+        }
+    }
+
     /// `unmatched.host: refuse`.
     pub(super) fn unmatched_host() -> Self {
         let detail = "no channel of the configuration has this host".to_owned();
@@ -155,25 +169,23 @@ impl Refusal {
 
     /// The origin cannot be reached; nothing was sent.
     pub(super) fn connect(error: &ConnectError) -> Self {
-        let (status, kind) = match error {
-            ConnectError::Timeout { step: Step::Resolve, .. } => (StatusCode::GATEWAY_TIMEOUT, "dns_timeout"),
-            ConnectError::Timeout { .. } => (StatusCode::GATEWAY_TIMEOUT, "connection_timeout"),
-            ConnectError::Resolve { .. } => (StatusCode::BAD_GATEWAY, "dns_error"),
-            ConnectError::Connect { source, .. } if source.kind() == std::io::ErrorKind::ConnectionRefused => {
-                (StatusCode::BAD_GATEWAY, "connection_refused")
-            }
-            ConnectError::Connect { .. } => (StatusCode::BAD_GATEWAY, "destination_unavailable"),
-            ConnectError::Tls { certificate: true, .. } => (StatusCode::BAD_GATEWAY, "tls_certificate_error"),
-            ConnectError::Tls { .. } => (StatusCode::BAD_GATEWAY, "tls_protocol_error"),
-        };
+        let (status, kind) = connect_error(error);
         let hint = match error {
-            ConnectError::Tls { certificate: true, .. } => {
-                Some("if the origin has a certificate of your own authority, name that in `upstream.ca_file`")
-            }
+            ConnectError::Tls { certificate: true, .. } => Some(OWN_AUTHORITY),
             ConnectError::Tls { .. } => Some(CLIENT_CERTIFICATE),
+            ConnectError::Parent(error) => {
+                matches!(**error, ConnectError::Tls { certificate: true, .. }).then_some(OWN_AUTHORITY)
+            }
+            ConnectError::Refused { status: StatusCode::PROXY_AUTHENTICATION_REQUIRED, .. } => Some(PARENT_LOGIN),
             _ => None,
         };
-        Self { hint, ..Self::new(Outcome::UpstreamFailed, status, kind, error.to_string()) }
+        let received = match error {
+            ConnectError::Refused { status, .. } => Some(*status),
+            _ => None,
+        };
+        // A client begins anew on a new connection of its own.
+        let is_closing = matches!(error, ConnectError::LostHandshake { .. });
+        Self { hint, received, is_closing, ..Self::new(Outcome::UpstreamFailed, status, kind, error.to_string()) }
     }
 
     /// The origin was reached and gave no answer.
@@ -185,6 +197,7 @@ impl Refusal {
                 (StatusCode::BAD_GATEWAY, "connection_terminated")
             }
             SendErrorKind::Body => return Self::body_broken(),
+            SendErrorKind::ParentLogin => return Self::parent_login(error),
         };
         let kind = if error.wants_client_certificate() { "tls_alert_received" } else { kind };
         let fate = if error.written {
@@ -194,6 +207,16 @@ impl Refusal {
         };
         let hint = error.wants_client_certificate().then_some(CLIENT_CERTIFICATE);
         Self { hint, ..Self::new(Outcome::UpstreamFailed, status, kind, format!("{}; {fate}", error.kind)) }
+    }
+
+    /// A 407 is between this proxy and its parent: whoever passed it on would have clients send their own logins.
+    fn parent_login(error: &SendError) -> Self {
+        let (status, kind) = (StatusCode::BAD_GATEWAY, "proxy_configuration_error");
+        Self {
+            hint: Some(PARENT_LOGIN),
+            received: Some(StatusCode::PROXY_AUTHENTICATION_REQUIRED),
+            ..Self::new(Outcome::UpstreamFailed, status, kind, error.kind.to_string())
+        }
     }
 
     /// The origin changed protocols unasked.
@@ -226,7 +249,9 @@ impl Refusal {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        let status = format!("ota-pacer; error={}; details={}", self.error, quoted(&self.detail));
+        let received =
+            self.received.map_or_else(String::new, |status| format!("; received-status={}", status.as_u16()));
+        let status = format!("ota-pacer; error={}{received}; details={}", self.error, quoted(&self.detail));
         if let Ok(status) = HeaderValue::try_from(status) {
             headers.insert(PROXY_STATUS, status);
         }
@@ -245,7 +270,17 @@ impl Refusal {
     }
 
     fn new(outcome: Outcome, status: StatusCode, error: &'static str, detail: String) -> Self {
-        Self { outcome, status, error, problem: None, detail, hint: None, retry_after: None, is_closing: false }
+        Self {
+            outcome,
+            status,
+            error,
+            problem: None,
+            detail,
+            hint: None,
+            received: None,
+            retry_after: None,
+            is_closing: false,
+        }
     }
 }
 
@@ -281,6 +316,31 @@ impl Problem {
     }
 }
 
+/// The status, and the error type of RFC 9209 section 2.3, for a connection that was not made.
+fn connect_error(error: &ConnectError) -> (StatusCode, &'static str) {
+    match error {
+        ConnectError::Timeout { step: Step::Resolve, .. } => (StatusCode::GATEWAY_TIMEOUT, "dns_timeout"),
+        ConnectError::Timeout { .. } => (StatusCode::GATEWAY_TIMEOUT, "connection_timeout"),
+        ConnectError::Resolve { .. } => (StatusCode::BAD_GATEWAY, "dns_error"),
+        ConnectError::Connect { source, .. } if source.kind() == std::io::ErrorKind::ConnectionRefused => {
+            (StatusCode::BAD_GATEWAY, "connection_refused")
+        }
+        ConnectError::Connect { .. } => (StatusCode::BAD_GATEWAY, "destination_unavailable"),
+        ConnectError::Tls { certificate: true, .. } => (StatusCode::BAD_GATEWAY, "tls_certificate_error"),
+        ConnectError::Tls { .. } => (StatusCode::BAD_GATEWAY, "tls_protocol_error"),
+        ConnectError::Parent(error) => connect_error(error),
+        ConnectError::Refused { status: StatusCode::GATEWAY_TIMEOUT, .. } => {
+            (StatusCode::GATEWAY_TIMEOUT, "connection_timeout")
+        }
+        ConnectError::Refused { status: StatusCode::PROXY_AUTHENTICATION_REQUIRED, .. } => {
+            (StatusCode::BAD_GATEWAY, "proxy_configuration_error")
+        }
+        ConnectError::Refused { .. } => (StatusCode::BAD_GATEWAY, "destination_unavailable"),
+        ConnectError::Tunnel { .. } => (StatusCode::BAD_GATEWAY, "http_protocol_error"),
+        ConnectError::LostHandshake { .. } => (StatusCode::BAD_GATEWAY, "connection_terminated"),
+    }
+}
+
 /// The tunnel is open: 200, alone (RFC 9110 section 9.3.6).
 pub(super) fn established() -> Response<Answer> {
     Response::new(Answer::empty())
@@ -308,6 +368,11 @@ fn whole_seconds(duration: Duration) -> u64 {
 
 const CLIENT_CERTIFICATE: &str =
     "an origin that wants a certificate of the client cannot be intercepted: set `intercept: false` for its channel";
+
+const OWN_AUTHORITY: &str =
+    "if it has a certificate of an authority of your own, name that authority in `upstream.ca_file`";
+
+const PARENT_LOGIN: &str = "put the user and the password that it wants into `upstream.proxy`: `http://user:password@proxy:3128`; only Basic is spoken";
 
 const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 

@@ -9,7 +9,6 @@ use hyper::{body::Incoming, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite},
-    net::TcpStream,
     time::timeout,
 };
 use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
@@ -31,14 +30,14 @@ use crate::{
     config::model::{Class, HostPattern, UnmatchedHost},
     limiter::{Permit, Refused, Turn},
     route::Match,
-    upstream::Scheme,
+    upstream::{Scheme, Stream},
 };
 
 /// Answers a CONNECT: 200 once the tunnel leads somewhere, or why it does not, and then the connection closes.
 pub(super) async fn open(client: &Downstream, mut request: Request<Incoming>) -> Response<Answer> {
     let upgrade = hyper::upgrade::on(&mut request);
     let rules = client.proxy().rules();
-    let authority = match destination(client, &request) {
+    let authority = match destination(client, &rules, &request) {
         Ok(authority) => authority,
         Err(refusal) => return refused(unmatched(&rules), refusal),
     };
@@ -73,13 +72,16 @@ impl Intercepted {
     }
 }
 
-fn destination(client: &Downstream, request: &Request<Incoming>) -> Result<Authority, Refusal> {
+fn destination(client: &Downstream, rules: &Rules, request: &Request<Incoming>) -> Result<Authority, Refusal> {
     let authority = target::connect(request.uri()).map_err(Refusal::target)?;
     if has_body(request.headers()) {
         return Err(Refusal::connect_with_body());
     }
     if target::is_own_address(&authority.host, authority.port, client.own_address()) {
         return Err(Refusal::own_address());
+    }
+    if rules.upstream.comes_back(request.headers()) {
+        return Err(Refusal::came_back());
     }
     Ok(authority)
 }
@@ -254,7 +256,8 @@ fn has_body(headers: &HeaderMap) -> bool {
 }
 
 /// Whether the connection has come out at this proxy's own listener, by whatever name.
-fn leads_back(origin: &TcpStream, client: &Downstream) -> bool {
+fn leads_back(origin: &Stream, client: &Downstream) -> bool {
+    let Stream::Tcp(origin) = origin else { return false };
     let own = client.own_address();
     match (origin.peer_addr(), origin.local_addr()) {
         (Ok(peer), Ok(local)) if peer.port() == own.port() => {

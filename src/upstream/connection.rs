@@ -1,9 +1,8 @@
-//! One connection to an origin: one request at a time, back to the pool by itself.
+//! One connection to an origin: one request at a time, kept for the next by itself.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use http::{Request, Response};
-use http_body::Body as _;
+use http::{Request, Response, StatusCode};
 use hyper::{
     body::Incoming,
     client::conn::{TrySendError, http1},
@@ -11,37 +10,59 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
+    runtime::Handle,
     time::{Instant, timeout_at},
 };
 
 use super::{
-    Body, Origin, SendError, SendErrorKind,
-    pool::{Parked, Pool, Sender, reusable_until},
+    Body, Origin, Scheme, SendError, SendErrorKind,
+    auth::{Bond, authenticates_connection},
+    parent::Parent,
+    pool::{Parked, Pool, reusable_for},
+    tether::{Rounds, Tether},
     upload::{Progress, Upload},
 };
+use crate::config::host::Host;
 
-/// A connection on which one request can be sent. Dropped unused, it goes back to the pool.
+/// A connection on which one request can be sent. Dropped unused, it waits for the client's next one.
 pub struct Connection {
     /// `None` once the request is on its way.
-    parked: Option<Parked>,
+    line: Option<Line>,
     reused: bool,
-    context: Arc<Context>,
-    origin: Origin,
+    tether: Tether,
+}
+
+/// An HTTP/1.1 connection, and where it leads and belongs.
+pub(super) struct Line {
+    pub(super) parked: Parked,
+    pub(super) origin: Origin,
+    pub(super) context: Arc<Context>,
+    pub(super) bond: Bond,
 }
 
 /// What every connection of an upstream needs.
 pub(super) struct Context {
     pub(super) pool: Arc<Pool>,
+    pub(super) rounds: Arc<Rounds>,
     /// `upstream.idle`.
     pub(super) idle: Duration,
     /// `upstream.response_timeout`.
     pub(super) response_timeout: Duration,
+    /// `upstream.proxy`.
+    pub(super) parent: Option<Parent>,
+}
+
+impl Context {
+    /// The proxy that leads to `host:port`, if that is not reached directly.
+    pub(super) fn parent(&self, host: &Host, port: u16) -> Option<&Parent> {
+        self.parent.as_ref().filter(|parent| parent.leads_to(host, port))
+    }
 }
 
 impl Connection {
     /// Whether a request may still be sent: the origin has not closed it, nor is it about to.
     pub fn is_open(&self) -> bool {
-        self.parked.as_ref().is_some_and(|parked| !parked.sender.is_closed() && Instant::now() < parked.until)
+        self.line.as_ref().is_some_and(|line| line.parked.is_open(Instant::now()))
     }
 
     /// Whether requests were sent on it before, so that the origin may be closing it just now.
@@ -51,35 +72,65 @@ impl Connection {
 
     /// The origin it leads to.
     pub fn origin(&self) -> &Origin {
-        &self.origin
+        &self.line.as_ref().expect(UNUSED).origin
+    }
+
+    /// Whether the origin waits on it for the client's answer to a challenge, which means nothing on another.
+    pub fn is_in_handshake(&self) -> bool {
+        self.line.as_ref().is_some_and(|line| line.bond == Bond::Handshake)
     }
 
     /// Sends one HTTP/1.1 request, whose URI must be in origin-form, and returns the head of the answer as soon as it
     /// comes, even while the request's body is still on its way. The spelling of header names is kept where the
     /// request's extensions carry it.
     ///
-    /// The connection goes back to the pool once both bodies have ended; dropping the answer's body before its end
-    /// closes it, as does dropping this future. An answer 101 leaves the connection to `hyper::upgrade::on`.
+    /// The connection is of use again once both bodies have ended, to the client that its [`Tether`] stands for, and then
+    /// to others, unless the exchange authenticated the connection itself. Dropping the answer's body before its end closes it, as does dropping this future. An answer 101 leaves
+    /// the connection to `hyper::upgrade::on`.
     ///
     /// `upstream.response_timeout` runs from the last movement of the request to the head of the answer, so that a long
     /// upload is bounded only once it stands still.
     ///
     /// # Errors
     /// See [`SendError`]: which side failed, and whether anything was written.
-    pub async fn send(mut self, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
-        let mut sender = self.parked.take().expect("a connection is used up by sending").sender;
+    pub async fn send(mut self, mut request: Request<Body>) -> Result<Response<Incoming>, SendError> {
+        let mut line = self.line.take().expect(UNUSED);
+        let authenticates = authenticates_connection(request.headers());
+        // To https origins it has opened a tunnel.
+        let is_forwarded = match line.context.parent(&line.origin.host, line.origin.port) {
+            Some(parent) if line.origin.scheme == Scheme::Http => {
+                parent.address(&mut request, &line.origin);
+                true
+            }
+            _ => false,
+        };
         let (head, body) = request.into_parts();
         let (upload, progress) = Upload::new(body);
         let response = {
-            let answer = sender.try_send_request(Request::from_parts(head, upload));
-            before_silence(answer, &progress, self.context.response_timeout).await?.map_err(SendError::from)?
+            let answer = line.parked.sender.try_send_request(Request::from_parts(head, upload));
+            before_silence(answer, &progress, line.context.response_timeout).await?.map_err(SendError::from)?
         };
-        self.reclaim(sender, &response);
+        if is_forwarded && response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+            let kind = SendErrorKind::ParentLogin;
+            return Err(SendError { kind, written: true, request: None, source: None });
+        }
+        line.bond = line.bond.after(authenticates, response.status(), response.headers());
+        // A bound connection is the client's to close, and the origin's.
+        let idle = if line.bond == Bond::Free { line.context.idle } else { Duration::MAX };
+        line.parked.used = Instant::now();
+        line.parked.lasts = reusable_for(idle, response.headers());
+        // With its answer still on the way: hyper takes the loss of the handle for the end of the connection.
+        self.tether.hold(line);
         Ok(response)
     }
 
     /// Starts HTTP on a fresh stream.
-    pub(super) async fn start<S>(stream: S, origin: Origin, context: Arc<Context>) -> Result<Self, hyper::Error>
+    pub(super) async fn start<S>(
+        stream: S,
+        origin: Origin,
+        context: Arc<Context>,
+        tether: Tether,
+    ) -> Result<Self, hyper::Error>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -95,42 +146,57 @@ impl Connection {
                 tracing::debug!(%error, "upstream connection ended");
             }
         });
-        let parked = Parked { sender, until: Instant::now() + context.idle };
-        Ok(Self { parked: Some(parked), reused: false, context, origin })
+        let parked = Parked { sender, used: Instant::now(), lasts: context.idle };
+        Ok(Self { line: Some(Line::free(parked, origin, context)), reused: false, tether })
     }
 
-    pub(super) fn reuse(parked: Parked, origin: Origin, context: Arc<Context>) -> Self {
-        Self { parked: Some(parked), reused: true, context, origin }
-    }
-
-    /// Parks the connection when hyper is ready for another request: both bodies have ended, and neither side asked to
-    /// close.
-    fn reclaim(&self, mut sender: Sender, response: &Response<Incoming>) {
-        let headers = response.headers();
-        if response.body().is_end_stream() && sender.is_ready() {
-            let until = reusable_until(Instant::now(), self.context.idle, headers);
-            self.context.pool.park(self.origin.clone(), Parked { sender, until });
-            return;
-        }
-        let (pool, origin) = (self.context.pool.clone(), self.origin.clone());
-        // Counted from the end of the exchange, when the origin starts its own clock.
-        let idle = reusable_until(Instant::now(), self.context.idle, headers) - Instant::now();
-        tokio::spawn(async move {
-            // An error means closed or upgraded. Until then the handle must live: hyper takes its loss for the end of
-            // the connection.
-            if sender.ready().await.is_ok() {
-                pool.park(origin, Parked { sender, until: Instant::now() + idle });
-            }
-        });
+    pub(super) fn reuse(line: Line, tether: Tether) -> Self {
+        Self { line: Some(line), reused: true, tether }
     }
 }
 
 /// A request that left the queue, or was refused, leaves its connection to the next one, no younger than it was.
 impl Drop for Connection {
     fn drop(&mut self) {
-        if let Some(parked) = self.parked.take() {
-            self.context.pool.park(self.origin.clone(), parked);
+        if let Some(line) = self.line.take() {
+            self.tether.hold(line);
         }
+    }
+}
+
+impl Line {
+    /// One that is nobody's in particular.
+    pub(super) fn free(parked: Parked, origin: Origin, context: Arc<Context>) -> Self {
+        Self { parked, origin, context, bond: Bond::Free }
+    }
+
+    /// Whether requests to `origin` may go on it, those of an upstream with that very context.
+    pub(super) fn leads_to(&self, origin: &Origin, context: &Arc<Context>) -> bool {
+        self.origin == *origin && Arc::ptr_eq(&self.context, context)
+    }
+
+    /// Leaves the connection to everybody, once both bodies of its exchange have ended and unless either side asked to
+    /// close. One that is bound is closed.
+    pub(super) fn release(self) {
+        let Self { mut parked, origin, context, bond } = self;
+        if bond != Bond::Free {
+            return;
+        }
+        if parked.sender.is_closed() || parked.sender.is_ready() {
+            context.pool.park(origin, parked);
+            return;
+        }
+        // A connection may be dropped after its runtime, which has then closed it.
+        let Ok(runtime) = Handle::try_current() else { return };
+        let pool = context.pool.clone();
+        runtime.spawn(async move {
+            // An error means closed or upgraded. Until then the handle must live.
+            if parked.sender.ready().await.is_ok() {
+                // The origin's clock starts with the end of the exchange.
+                parked.used = Instant::now();
+                pool.park(origin, parked);
+            }
+        });
     }
 }
 
@@ -185,3 +251,5 @@ fn is_write_failure(error: &hyper::Error) -> bool {
 
 /// hyper's own bound of 100 is below what some gateways stack up.
 const MAX_HEADERS: usize = 256;
+
+const UNUSED: &str = "a connection is used up by sending";

@@ -2,7 +2,7 @@
 
 use std::{fmt, io, net::SocketAddr, path::PathBuf, time::Duration};
 
-use http::Request;
+use http::{Request, StatusCode};
 use rustls::AlertDescription;
 
 use super::Body;
@@ -39,6 +39,8 @@ pub enum Step {
     Resolve,
     /// Opening a TCP connection.
     Connect,
+    /// Having the parent proxy open a tunnel.
+    Tunnel,
     /// Agreeing on TLS.
     Tls,
 }
@@ -48,6 +50,7 @@ impl fmt::Display for Step {
         f.write_str(match self {
             Self::Resolve => "resolving",
             Self::Connect => "connecting to",
+            Self::Tunnel => "the parent proxy's CONNECT to",
             Self::Tls => "the TLS handshake with",
         })
     }
@@ -94,6 +97,31 @@ pub enum ConnectError {
         /// `upstream.connect_timeout`.
         limit: Duration,
     },
+    /// The parent proxy itself cannot be reached or trusted.
+    #[error("the parent proxy (`upstream.proxy`) is out of reach: {0}")]
+    Parent(Box<ConnectError>),
+    /// The parent proxy does not want to open a tunnel.
+    #[error("the parent proxy (`upstream.proxy`) answered the CONNECT to `{host}` with {status}")]
+    Refused {
+        /// The host.
+        host: Host,
+        /// What it answered.
+        status: StatusCode,
+    },
+    /// The parent proxy answered no CONNECT.
+    #[error("the parent proxy (`upstream.proxy`) opened no tunnel to `{host}`: {reason}")]
+    Tunnel {
+        /// The host.
+        host: Host,
+        /// What it did.
+        reason: &'static str,
+    },
+    /// Whatever other connection there is, the origin has not challenged the client on it.
+    #[error("`{host}` closed the connection that the client was authenticating")]
+    LostHandshake {
+        /// The host.
+        host: Host,
+    },
 }
 
 impl ConnectError {
@@ -101,15 +129,21 @@ impl ConnectError {
     pub fn step(&self) -> Step {
         match self {
             Self::Resolve { .. } => Step::Resolve,
-            Self::Connect { .. } => Step::Connect,
+            Self::Connect { .. } | Self::LostHandshake { .. } => Step::Connect,
             Self::Tls { .. } => Step::Tls,
+            Self::Parent(error) => error.step(),
+            Self::Refused { .. } | Self::Tunnel { .. } => Step::Tunnel,
             Self::Timeout { step, .. } => *step,
         }
     }
 
     /// Whether time ran out, rather than somebody having said no.
     pub fn is_timeout(&self) -> bool {
-        matches!(self, Self::Timeout { .. })
+        match self {
+            Self::Timeout { .. } => true,
+            Self::Parent(error) => error.is_timeout(),
+            _ => false,
+        }
     }
 }
 
@@ -164,6 +198,9 @@ pub enum SendErrorKind {
     /// `upstream.response_timeout` passed: no answer, or no room for more of the request.
     #[error("the origin did not answer in time")]
     Timeout,
+    /// The parent proxy wants to know who asks, and was not told, or not to its liking.
+    #[error("the parent proxy (`upstream.proxy`) answered 407")]
+    ParentLogin,
     /// The request's body ended with an error or stopped coming: the fault of whoever sends it, not of the origin.
     #[error("the request's body did not arrive")]
     Body,

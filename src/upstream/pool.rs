@@ -13,11 +13,24 @@ use super::{Origin, upload::Upload};
 
 pub(super) type Sender = SendRequest<Upload>;
 
-/// An idle connection.
+/// A connection between two exchanges, or at the end of one.
 pub(super) struct Parked {
     pub(super) sender: Sender,
-    /// When the origin may be about to close it, so that nothing should be sent on it any more.
-    pub(super) until: Instant,
+    /// When it was last in use, as far as is known.
+    pub(super) used: Instant,
+    /// How long from then on it may be used again; later the origin may be about to close it.
+    pub(super) lasts: Duration,
+}
+
+impl Parked {
+    /// Whether the origin has not closed it, nor may be about to.
+    pub(super) fn is_open(&self, now: Instant) -> bool {
+        !self.sender.is_closed() && now.saturating_duration_since(self.used) < self.lasts
+    }
+
+    fn is_free(&self, now: Instant) -> bool {
+        self.is_open(now) && self.sender.is_ready()
+    }
 }
 
 /// The idle connections of all origins: bounded in time and number, last in first out, so that a burst's extra
@@ -47,7 +60,7 @@ impl Pool {
         let stack = idle.by_origin.get_mut(origin)?;
         while let Some(parked) = stack.pop() {
             idle.total -= 1;
-            if now < parked.until && parked.sender.is_ready() {
+            if parked.is_free(now) {
                 return Some(parked);
             }
         }
@@ -59,7 +72,7 @@ impl Pool {
     pub(super) fn park(self: &Arc<Self>, origin: Origin, parked: Parked) {
         // A connection may be dropped after its runtime, which has then closed it.
         let Ok(runtime) = Handle::try_current() else { return };
-        if Instant::now() >= parked.until || !parked.sender.is_ready() {
+        if !parked.is_free(Instant::now()) {
             return;
         }
         let mut guard = self.lock();
@@ -85,11 +98,11 @@ impl Pool {
         let mut guard = self.lock();
         let idle = &mut *guard;
         idle.by_origin.retain(|_, stack| {
-            stack.retain(|parked| now < parked.until && !parked.sender.is_closed());
+            stack.retain(|parked| parked.is_open(now));
             !stack.is_empty()
         });
         idle.total = idle.by_origin.values().map(Vec::len).sum();
-        let next = idle.by_origin.values().flatten().map(|parked| parked.until).min();
+        let next = idle.by_origin.values().flatten().map(|parked| parked.used + parked.lasts).min();
         idle.reaper = next.is_some();
         next.map(|next| next.max(now + REAP_INTERVAL))
     }
@@ -100,11 +113,11 @@ impl Pool {
     }
 }
 
-/// Until when a connection may be reused that falls idle at `now`, given the origin's `Keep-Alive` header. An origin
-/// that names its own limit is left a margin: a request that crosses the close on its way is lost.
-pub(super) fn reusable_until(now: Instant, idle: Duration, headers: &http::HeaderMap) -> Instant {
+/// How long a connection may be idle before it is used again, given the origin's `Keep-Alive` header. An origin that names
+/// its own limit is left a margin: a request that crosses the close on its way is lost.
+pub(super) fn reusable_for(idle: Duration, headers: &http::HeaderMap) -> Duration {
     let announced = headers.get_all("keep-alive").iter().filter_map(|value| value.to_str().ok()).find_map(timeout);
-    now + announced.map_or(idle, |announced| idle.min(announced.saturating_sub(CLOSE_MARGIN)))
+    announced.map_or(idle, |announced| idle.min(announced.saturating_sub(CLOSE_MARGIN)))
 }
 
 /// The `timeout` parameter (RFC 2068 section 19.7.1.1), in seconds.
@@ -135,9 +148,8 @@ const CLOSE_MARGIN: Duration = Duration::from_secs(1);
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn the_shorter_of_our_limit_and_the_origins_holds() {
-        let now = Instant::now();
+    #[test]
+    fn the_shorter_of_our_limit_and_the_origins_holds() {
         for (header, seconds) in [
             ("timeout=5, max=100", 4),
             ("max=100, Timeout=3", 2),
@@ -149,8 +161,8 @@ mod tests {
         ] {
             let headers =
                 http::HeaderMap::from_iter([(http::HeaderName::from_static("keep-alive"), header.parse().unwrap())]);
-            let until = reusable_until(now, Duration::from_secs(4), &headers);
-            assert_eq!(until - now, Duration::from_secs(seconds), "{header}");
+            let lasts = reusable_for(Duration::from_secs(4), &headers);
+            assert_eq!(lasts, Duration::from_secs(seconds), "{header}");
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{io, path::Path, sync::Arc};
 
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName, pem::PemObject};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::{ConnectError, SetupError};
@@ -32,11 +32,10 @@ pub(super) fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, SetupErr
 }
 
 /// Agrees on TLS with `host`, whose name is sent as SNI; an address is not (RFC 6066 section 3).
-pub(super) async fn handshake(
-    connector: &TlsConnector,
-    host: &Host,
-    stream: TcpStream,
-) -> Result<TlsStream<TcpStream>, ConnectError> {
+pub(super) async fn handshake<S>(connector: &TlsConnector, host: &Host, stream: S) -> Result<TlsStream<S>, ConnectError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let name = match host.ip() {
         Some(ip) => ServerName::IpAddress(ip.into()),
         None => ServerName::try_from(host.as_str().to_owned()).map_err(|_| ConnectError::Tls {
@@ -62,9 +61,9 @@ fn describe(error: &io::Error, host: &Host) -> ConnectError {
     let (reason, certificate) = match tls {
         Some(rustls::Error::InvalidCertificate(fault)) => (describe_certificate(fault, host), true),
         Some(rustls::Error::InvalidMessage(_)) => ("what answers there does not speak TLS".to_owned(), false),
-        Some(rustls::Error::AlertReceived(alert)) => (format!("the origin refused it with the alert {alert:?}"), false),
+        Some(rustls::Error::AlertReceived(alert)) => (format!("it was refused with the alert {alert:?}"), false),
         Some(other) => (other.to_string(), false),
-        None if error.kind() == io::ErrorKind::UnexpectedEof => ("the origin closed the connection".to_owned(), false),
+        None if error.kind() == io::ErrorKind::UnexpectedEof => ("the connection was closed".to_owned(), false),
         None => (error.to_string(), false),
     };
     ConnectError::Tls { host: host.clone(), reason, certificate }

@@ -43,7 +43,9 @@ fn every_mistake_is_reported_in_one_run() {
 
 #[test]
 fn secrets_are_never_shown() {
-    for name in ["redis_scheme", "redis_secrets_on_one_line", "variable_expanded"] {
+    for name in
+        ["redis_scheme", "redis_secrets_on_one_line", "upstream_proxy", "upstream_proxy_login", "variable_expanded"]
+    {
         let text = format!("{0} {0:?}", fixture(name).unwrap_err());
         for secret in ["pa55word", "k3y", SECRET] {
             assert!(!text.contains(secret), "{name} shows {secret}");
@@ -52,6 +54,7 @@ fn secrets_are_never_shown() {
     let config = fixture("valid/full").unwrap();
     let text = format!("{config:?} {}", check::summary(&config));
     assert!(!text.contains("redis.internal") && !text.contains("not so secret"));
+    assert!(!text.contains("s3cret") && !text.contains("bWU6czNjcmV0"), "{text}");
 }
 
 #[test]
@@ -73,6 +76,13 @@ fn every_key_is_read() {
     assert_eq!(config.upstream.ca_file.as_deref(), Some(Path::new("./roots.pem")));
     assert_eq!(config.upstream.response_timeout, Duration::from_secs(120));
     assert_eq!(config.upstream.idle, Duration::ZERO);
+    let proxy = config.upstream.proxy.as_ref().unwrap();
+    assert_eq!(proxy.to_string(), "https://proxy.corp:443");
+    assert_eq!(proxy.credentials.as_ref().unwrap().expose_secret(), "bWU6czNjcmV0");
+    assert_eq!(
+        proxy.bypass.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["*.corp", "ota.example:8443", "10.0.0.0/8"]
+    );
     assert_eq!(config.unmatched.host, UnmatchedHost::Refuse);
     assert_eq!(config.unmatched.path, UnmatchedPath::Refuse);
     assert_eq!((config.priority.header.as_str(), config.priority.ageing), ("x-class", Duration::from_secs(10)));
@@ -175,17 +185,19 @@ fn the_example_loads_as_it_is() {
 
 /// What is commented out in the example is right as well.
 #[test]
-fn the_example_loads_with_redis() {
+fn the_example_loads_with_redis_and_a_parent_proxy() {
     let text = fs::read_to_string("config/ota-pacer.yaml").unwrap();
     let text: String = text
         .lines()
         .map(|line| match line.strip_prefix("# ") {
             Some(rest) if rest == "redis:" || rest.starts_with("  ") => format!("{rest}\n"),
-            _ => format!("{line}\n"),
+            _ => format!("{}\n", line.replace("  # proxy:", "  proxy:").replace("  # no_proxy:", "  no_proxy:")),
         })
         .collect();
     let config = config::parse("config/ota-pacer.yaml", &text, |_| Some("redis://localhost".to_owned())).unwrap();
     assert_eq!(config.redis.unwrap().expected_instances.get(), 4);
+    let proxy = config.upstream.proxy.unwrap();
+    assert_eq!((proxy.to_string().as_str(), proxy.bypass.len()), ("http://proxy.corp:3128", 4));
 }
 
 #[test]

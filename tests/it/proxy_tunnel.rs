@@ -245,7 +245,7 @@ async fn an_untrusted_origin_is_a_502_that_names_the_cause() {
 }
 
 /// An origin that answers two requests over TLS, and the file with its certificate.
-async fn tls_origin() -> (String, NamedTempFile, JoinHandle<Vec<String>>) {
+pub(crate) async fn tls_origin() -> (String, NamedTempFile, JoinHandle<Vec<String>>) {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let root = NamedTempFile::new().unwrap();

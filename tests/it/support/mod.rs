@@ -8,6 +8,7 @@ pub(crate) mod http;
 pub(crate) mod limiter;
 pub(crate) mod metrics;
 pub(crate) mod mock_ota;
+pub(crate) mod parent;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod redis;
