@@ -360,10 +360,10 @@ impl RedisStore {
             answer => answer,
         };
         match asked {
-            Err(error) if error.details().starts_with("NOSCRIPT") => {
+            Err(error) if code(error.details()) == "NOSCRIPT" => {
                 self.client.eval(script.text, keys, args).await.map_err(|error| failure(&error))
             }
-            Err(error) if error.details().starts_with("WRONGTYPE") => {
+            Err(error) if code(error.details()) == "WRONGTYPE" => {
                 // Whatever somebody put there is no bucket, and no claim would ever succeed.
                 warn!(
                     "a key of a bucket holds something else: deleting it, and pacing on from what this instance knows"
@@ -501,7 +501,7 @@ fn failure(error: &Error) -> Failure {
         ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Routing => return Failure::Disconnected,
         _ => {}
     }
-    match error.details().split([' ', ':']).next().unwrap_or_default() {
+    match code(error.details()) {
         "NOPERM" | "NOAUTH" | "WRONGPASS" => Failure::Forbidden,
         "OOM" => Failure::OutOfMemory,
         "READONLY" | "MASTERDOWN" => Failure::ReadOnly,
@@ -510,6 +510,18 @@ fn failure(error: &Error) -> Failure {
         "CLUSTERDOWN" => Failure::ClusterDown,
         _ => Failure::Refused,
     }
+}
+
+/// The first word of what Redis said, which tells the kind of error. Up to Redis 6.2 what went wrong in a script stands behind
+/// the place where it did: `ERR Error running script (call to f_5c2a): @user_script:7: @user_script: 7: -OOM command not …`.
+fn code(said: &str) -> &str {
+    let said = match said.strip_prefix("ERR Error running script") {
+        Some(said) => {
+            said.rsplit("@user_script:").next().and_then(|said| said.split_once(": ")).map_or("", |(_, said)| said)
+        }
+        None => said,
+    };
+    said.trim_start_matches('-').split([' ', ':']).next().unwrap_or_default()
 }
 
 /// Whether Redis deletes keys that expire, as buckets do, when its memory is full.
@@ -549,6 +561,23 @@ mod tests {
         assert_eq!(said("CLUSTERDOWN The cluster is down"), Failure::ClusterDown);
         assert_eq!(said("WRONGTYPE Operation against a key holding the wrong kind of value"), Failure::Refused);
         assert_eq!(said("PACER claim: bad limit"), Failure::Refused);
+    }
+
+    #[test]
+    fn what_went_wrong_in_a_script_is_found_behind_its_place() {
+        let in_script = |text: &str| format!("ERR Error running script (call to f_80c9): @user_script:412: {text}");
+        assert_eq!(code(&in_script("WRONGTYPE Operation against a key holding the wrong kind of value")), "WRONGTYPE");
+        assert_eq!(
+            code(&in_script("@user_script: 412: -OOM command not allowed when used memory > 'maxmemory'.")),
+            "OOM"
+        );
+        assert_eq!(
+            code(&in_script("@user_script: 412: -READONLY You can't write against a read only replica.")),
+            "READONLY"
+        );
+        // Since Redis 7.
+        assert_eq!(code("OOM command not allowed. script: 80c9, on @user_script:412."), "OOM");
+        assert_eq!(code("NOSCRIPT No matching script. Please use EVAL."), "NOSCRIPT");
     }
 
     #[test]
