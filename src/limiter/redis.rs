@@ -63,6 +63,7 @@ pub struct RedisStore {
     check_key: String,
     /// Why the last attempt to connect failed.
     trouble: Arc<Mutex<Failure>>,
+    pubsub: Arc<Pubsub>,
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -182,6 +183,7 @@ impl RedisStore {
             rejoin_key: format!("{}:rejoin", config.prefix),
             check_key: format!("{}:check", config.prefix),
             trouble: Arc::new(Mutex::new(Failure::Disconnected)),
+            pubsub: Arc::default(),
             tasks: Mutex::default(),
         })
     }
@@ -201,12 +203,13 @@ impl RedisStore {
         });
         // Listens before it connects, so as not to miss the first connection.
         let mut connections = self.subscriber.reconnect_rx();
-        let (subscriber, channel) = (self.subscriber.clone(), self.notices.clone());
+        let (subscriber, channel, pubsub) = (self.subscriber.clone(), self.notices.clone(), Arc::clone(&self.pubsub));
         tasks.spawn(async move {
             // A new connection knows nothing of what the old one had subscribed to. Subscribing twice does no harm.
             while !matches!(connections.recv().await, Err(RecvError::Closed)) {
-                while subscriber.subscribe(channel.as_str()).await.is_err() {
-                    sleep(AGAIN).await;
+                while let Err(error) = subscriber.subscribe(channel.as_str()).await {
+                    let is_refused = pubsub.is_refused(&error);
+                    sleep(if is_refused { REFUSED_AGAIN } else { AGAIN }).await;
                 }
             }
         });
@@ -290,6 +293,10 @@ impl RedisStore {
             Ok(_) => {}
             Err(Failure::Forbidden) => warn!(hint = PERMISSIONS, "redis forbids what ota-pacer needs"),
             Err(failure) => return Err(failure),
+        }
+        // Nobody reads anything into it.
+        if let Err(error) = self.client.publish::<(), _, _>(self.notices.as_str(), "").await {
+            self.pubsub.is_refused(&error);
         }
         if let Some(version) = self.client.server_version()
             && (version.major, version.minor) < OLDEST
@@ -419,6 +426,23 @@ struct Link {
     stuck: Notify,
 }
 
+/// Whether the fleet may announce anything. It gets by without, since every claim tells of pauses.
+#[derive(Debug, Default)]
+struct Pubsub {
+    is_warned_of: AtomicBool,
+}
+
+impl Pubsub {
+    /// Whether Redis answered that it forbids this or knows no such command; then that is said once.
+    fn is_refused(&self, error: &Error) -> bool {
+        let is_refused = matches!(code(error.details()), "NOPERM" | "ERR");
+        if is_refused && !self.is_warned_of.swap(true, Ordering::Relaxed) {
+            warn!(hint = PERMISSIONS, "redis forbids pub/sub: the fleet shares pauses by claims alone");
+        }
+        is_refused
+    }
+}
+
 /// Connects again whenever the client gives up, which it does on errors it takes for final: a configuration that is put
 /// right on the server, a redirection it cannot follow.
 async fn keep_connecting(client: impl ClientLike, link: Arc<Link>) {
@@ -534,6 +558,8 @@ const PAUSE: &str = include_str!("../../lua/pause.lua");
 const REJOIN: &str = include_str!("../../lua/rejoin.lua");
 const CONNECT_WITHIN: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_millis(250);
+/// Until what Redis refused is tried again: an operator may have allowed it.
+const REFUSED_AGAIN: Duration = Duration::from_secs(5);
 const STUCK_FOR: Duration = Duration::from_secs(5);
 /// The oldest Redis that is tested.
 const OLDEST: (u64, u64) = (6, 2);
