@@ -58,12 +58,25 @@ impl Redis {
         line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
     }
 
+    /// Whether the last question of an instance's check at its start has been asked.
+    #[track_caller]
+    pub(crate) fn is_checked(&self) -> bool {
+        // Up to Redis 6.2 subcommands are not told apart.
+        self.calls("config|get") + self.calls("config") > 0
+    }
+
     /// How often it has answered with an error, told by its first word.
     #[track_caller]
     pub(crate) fn errors(&self, word: &str) -> u64 {
         let stats = self.command("INFO errorstats");
         let line = stats.lines().find_map(|line| line.strip_prefix(&format!("errorstat_{word}:count=")));
         line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Like [`Redis::errors`], for what goes wrong in a script, which is any `ERR` up to Redis 6.2.
+    #[track_caller]
+    pub(crate) fn script_errors(&self, word: &str) -> u64 {
+        self.errors(word) + self.errors("ERR")
     }
 
     /// How many connections listen for the pauses of the fleet.
