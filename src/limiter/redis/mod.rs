@@ -1,12 +1,7 @@
 //! Buckets in Redis: the scripts of `lua/`, each called at most once and for a bounded time.
-//!
-//! fred replays commands, waits for ever and queues without bound unless told otherwise; everything it is told is in
-//! [`builder`].
 
 use std::{
     collections::HashMap,
-    path::{Path, PathBuf},
-    pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -16,28 +11,15 @@ use std::{
 
 use fred::{
     clients::SubscriberClient,
-    prelude::{
-        Builder, Client, ClientLike, Config, Error, ErrorKind, EventInterface, KeysInterface, LuaInterface,
-        PubsubInterface, ReconnectPolicy,
-    },
-    types::{
-        ClusterHash, CustomCommand, FromValue,
-        config::{ReconnectError, TcpConfig, TlsConnector, UnresponsiveConfig},
-    },
+    prelude::{Client, ClientLike, Error, EventInterface, KeysInterface, LuaInterface, PubsubInterface},
+    types::{ClusterHash, CustomCommand, FromValue},
     util::sha1_hash,
 };
-use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::{CertificateDer, pem::PemObject};
-use secrecy::ExposeSecret;
 use tokio::{
-    sync::{
-        Notify,
-        broadcast::{Receiver, error::RecvError},
-    },
+    sync::broadcast::{Receiver, error::RecvError},
     task::JoinSet,
     time::{sleep, timeout},
 };
-use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use crate::config::model::Redis;
@@ -47,6 +29,14 @@ use super::{
     claim::{BucketSpec, Claim},
     wire::{self, Notice},
 };
+use connection::{AGAIN, Link, builder, force, keep_connecting, unusable};
+use failure::{PERMISSIONS, code, failure};
+
+pub use connection::UrlError;
+pub use failure::Failure;
+
+mod connection;
+mod failure;
 
 /// The Redis of a fleet.
 #[derive(Debug)]
@@ -78,103 +68,17 @@ pub struct Rejoin {
     pub length: f64,
 }
 
-/// Why Redis did not do as asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
-    /// No answer in time: the command may have been executed.
-    Timeout,
-    /// There is no connection, or it broke.
-    Disconnected,
-    /// There is no connection, because TLS cannot be agreed on.
-    Tls,
-    /// The user, the password or an ACL forbids it: `NOAUTH`, `WRONGPASS`, `NOPERM`.
-    Forbidden,
-    /// `OOM`.
-    OutOfMemory,
-    /// It is a replica: `READONLY`, `MASTERDOWN`.
-    ReadOnly,
-    /// It still reads its data set: `LOADING`.
-    Loading,
-    /// It runs a script without end: `BUSY`.
-    Busy,
-    /// A part of the cluster is gone: `CLUSTERDOWN`.
-    ClusterDown,
-    /// Any other error that Redis answered with.
-    Refused,
-}
-
-impl Failure {
-    /// A word for logs and metrics; what Redis wrote stays out of them, since it may quote keys.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Timeout => "timeout",
-            Self::Disconnected => "disconnected",
-            Self::Tls => "tls",
-            Self::Forbidden => "forbidden",
-            Self::OutOfMemory => "out_of_memory",
-            Self::ReadOnly => "read_only",
-            Self::Loading => "loading",
-            Self::Busy => "busy",
-            Self::ClusterDown => "cluster_down",
-            Self::Refused => "refused",
-        }
-    }
-
-    /// What an operator can do about it; empty where only waiting helps.
-    pub fn hint(self) -> &'static str {
-        match self {
-            Self::Timeout | Self::Disconnected => "check that Redis runs and can be reached under `redis.url`",
-            Self::Tls => {
-                "name the CA that signed Redis's certificate as `redis.ca_file`, and Redis by a name in its certificate"
-            }
-            Self::Forbidden => PERMISSIONS,
-            Self::OutOfMemory => "raise `maxmemory`, or move to Redis what else fills it elsewhere",
-            Self::ReadOnly => "name the master as `redis.url`, or let sentinels find it: `redis-sentinel://`",
-            Self::Busy => "`SCRIPT KILL` ends somebody's script that does not end",
-            Self::ClusterDown => "bring the missing masters of the cluster back, or promote replicas of theirs",
-            Self::Loading | Self::Refused => "",
-        }
-    }
-
-    /// Whether the server or the way to it is at fault, not one key alone.
-    pub fn is_of_the_server(self) -> bool {
-        self != Self::Refused
-    }
-}
-
-/// The Redis of the configuration cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum UrlError {
-    /// Its address is none.
-    #[error("`redis.url` cannot be used: {0}\n\nhint: {URL_HINT}")]
-    Url(String),
-    /// What should vouch for it cannot be read.
-    #[error("`redis.ca_file` cannot be used: {path}: {reason}\n\nhint: name a file of PEM certificates")]
-    CaFile {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-}
-
 impl RedisStore {
     /// Prepares a store; no connection is made before [`RedisStore::connect`].
     ///
     /// # Errors
     /// When the URL cannot be used.
     pub fn new(config: &Redis) -> Result<Self, UrlError> {
-        // fred's message may quote the URL, and with it the password: only the kind of the error is shown.
-        let broken = |error: Error| UrlError::Url(error.kind().to_str().to_lowercase());
-        let mut fred = Config::from_url(config.url.expose_secret()).map_err(broken)?;
-        if fred.tls.is_some() {
-            fred.tls = Some(trusting(config.ca_file.as_deref())?.into());
-        }
-        let builder = builder(fred, config.timeout);
+        let builder = builder(config)?;
         Ok(Self {
-            client: builder.build().map_err(broken)?,
+            client: builder.build().map_err(unusable)?,
             client_link: Arc::default(),
-            subscriber: builder.build_subscriber_client().map_err(broken)?,
+            subscriber: builder.build_subscriber_client().map_err(unusable)?,
             subscriber_link: Arc::default(),
             claim: Script::new(CLAIM),
             pause: Script::new(PAUSE),
@@ -417,15 +321,6 @@ impl Script {
     }
 }
 
-/// What the tasks that look after one client tell each other.
-#[derive(Debug, Default)]
-struct Link {
-    /// A reconnection was asked for and has not come about yet. Each request for one is served, so there is never a second.
-    forced: AtomicBool,
-    /// The client does not do anything any more.
-    stuck: Notify,
-}
-
 /// Whether the fleet may announce anything. It gets by without, since every claim tells of pauses.
 #[derive(Debug, Default)]
 struct Pubsub {
@@ -443,168 +338,24 @@ impl Pubsub {
     }
 }
 
-/// Connects again whenever the client gives up, which it does on errors it takes for final: a configuration that is put
-/// right on the server, a redirection it cannot follow.
-async fn keep_connecting(client: impl ClientLike, link: Arc<Link>) {
-    loop {
-        let connection = AbortOnDropHandle::new(client.connect());
-        tokio::select! {
-            _given_up = connection => {}
-            () = link.stuck.notified() => {}
-        }
-        sleep(AGAIN).await;
-    }
-}
-
-async fn force(client: impl ClientLike, link: Arc<Link>) {
-    if link.forced.swap(true, Ordering::AcqRel) {
-        return;
-    }
-    let mut reconnected = pin!(client.force_reconnection());
-    // While Redis is gone this takes as long as that; a client that believes itself connected is stuck.
-    while timeout(STUCK_FOR, &mut reconnected).await.is_err() {
-        if client.is_connected() {
-            link.stuck.notify_one();
-            break;
-        }
-    }
-    link.forced.store(false, Ordering::Release);
-}
-
-/// Trusts the system's roots and those of `ca_file`.
-fn trusting(ca_file: Option<&Path>) -> Result<TlsConnector, UrlError> {
-    let mut roots = RootCertStore::empty();
-    // Unlike fred's own, which fails on the first root that it cannot read.
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if let Some(path) = ca_file {
-        let unusable = |reason: String| UrlError::CaFile { path: path.to_owned(), reason };
-        let pem = std::fs::read(path).map_err(|error| unusable(error.to_string()))?;
-        let before = roots.len();
-        for certificate in CertificateDer::pem_slice_iter(&pem) {
-            let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
-            roots.add(certificate).map_err(|error| unusable(error.to_string()))?;
-        }
-        if roots.len() == before {
-            return Err(unusable("it holds no certificate".to_owned()));
-        }
-    }
-    Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth().into())
-}
-
-fn builder(mut config: Config, timeout: Duration) -> Builder {
-    // Start without Redis rather than not at all: the outage rule then applies from the first request.
-    config.fail_fast = false;
-    let mut builder = Builder::from_config(config);
-    builder
-        .with_performance_config(|performance| {
-            performance.default_command_timeout = timeout;
-            performance.broadcast_channel_capacity = 1024;
-        })
-        .with_connection_config(|connection| {
-            connection.connection_timeout = CONNECT_WITHIN;
-            connection.internal_command_timeout = CONNECT_WITHIN;
-            // One: a command in flight when the connection breaks may have been executed, and must not be sent again.
-            connection.max_command_attempts = 1;
-            connection.max_command_buffer_len = 4096;
-            connection.tcp = TcpConfig { nodelay: Some(true), ..TcpConfig::default() };
-            connection.unresponsive =
-                UnresponsiveConfig { max_timeout: Some(Duration::from_secs(2)), interval: Duration::from_millis(500) };
-            // Without these the client stays with a master that was demoted.
-            connection.reconnect_errors =
-                vec![ReconnectError::ClusterDown, ReconnectError::ReadOnly, ReconnectError::MasterDown];
-        })
-        .set_policy(ReconnectPolicy::new_exponential(0, 50, 500, 2));
-    builder
-}
-
-fn failure(error: &Error) -> Failure {
-    match error.kind() {
-        ErrorKind::Timeout => return Failure::Timeout,
-        ErrorKind::Auth => return Failure::Forbidden,
-        ErrorKind::Tls => return Failure::Tls,
-        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Routing => return Failure::Disconnected,
-        _ => {}
-    }
-    match code(error.details()) {
-        "NOPERM" | "NOAUTH" | "WRONGPASS" => Failure::Forbidden,
-        "OOM" => Failure::OutOfMemory,
-        "READONLY" | "MASTERDOWN" => Failure::ReadOnly,
-        "LOADING" => Failure::Loading,
-        "BUSY" => Failure::Busy,
-        "CLUSTERDOWN" => Failure::ClusterDown,
-        _ => Failure::Refused,
-    }
-}
-
-/// The first word of what Redis said, which tells the kind of error. Up to Redis 6.2 what went wrong in a script stands behind
-/// the place where it did: `ERR Error running script (call to f_5c2a): @user_script:7: @user_script: 7: -OOM command not …`.
-fn code(said: &str) -> &str {
-    let said = match said.strip_prefix("ERR Error running script") {
-        Some(said) => {
-            said.rsplit("@user_script:").next().and_then(|said| said.split_once(": ")).map_or("", |(_, said)| said)
-        }
-        None => said,
-    };
-    said.trim_start_matches('-').split([' ', ':']).next().unwrap_or_default()
-}
-
 /// Whether Redis deletes keys that expire, as buckets do, when its memory is full.
 fn deletes_buckets(maxmemory: &str, policy: &str) -> bool {
     !matches!(maxmemory, "" | "0") && !matches!(policy, "" | "noeviction")
 }
 
-const CLAIM: &str = include_str!("../../lua/claim.lua");
-const PAUSE: &str = include_str!("../../lua/pause.lua");
-const REJOIN: &str = include_str!("../../lua/rejoin.lua");
-const CONNECT_WITHIN: Duration = Duration::from_millis(500);
-const AGAIN: Duration = Duration::from_millis(250);
+const CLAIM: &str = include_str!("../../../lua/claim.lua");
+const PAUSE: &str = include_str!("../../../lua/pause.lua");
+const REJOIN: &str = include_str!("../../../lua/rejoin.lua");
 /// Until what Redis refused is tried again: an operator may have allowed it.
 const REFUSED_AGAIN: Duration = Duration::from_secs(5);
-const STUCK_FOR: Duration = Duration::from_secs(5);
 /// The oldest Redis that is tested.
 const OLDEST: (u64, u64) = (6, 2);
 /// What fred answers a command with that Redis redirected, when it may be attempted once. In no other case: a command that
 /// was in flight when its connection broke ends with the error of the connection.
 const MOVED: &str = "Too many failed write attempts.";
-const PERMISSIONS: &str =
-    "check user and password; the user needs `~bkt:* &bkt:* +@all -@dangerous`, `bkt` being `redis.prefix`";
-const URL_HINT: &str = "write `redis://[user:password@]host:port[/database]`, `rediss://` for TLS, \
-                        `redis-sentinel://host:port?sentinelServiceName=NAME`, `redis-cluster://host:port` or \
-                        `redis+unix:///path`";
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_redis_says_is_told_apart_by_its_first_word() {
-        let said = |text: &str| failure(&Error::new(ErrorKind::Unknown, text.to_owned()));
-        assert_eq!(said("OOM command not allowed when used memory > 'maxmemory'. script: 12"), Failure::OutOfMemory);
-        assert_eq!(said("READONLY You can't write against a read only replica. script: 12"), Failure::ReadOnly);
-        assert_eq!(said("LOADING Redis is loading the dataset in memory"), Failure::Loading);
-        assert_eq!(said("BUSY Redis is busy running a script."), Failure::Busy);
-        assert_eq!(said("NOPERM User pacer has no permissions to run the 'evalsha' command"), Failure::Forbidden);
-        assert_eq!(said("CLUSTERDOWN The cluster is down"), Failure::ClusterDown);
-        assert_eq!(said("WRONGTYPE Operation against a key holding the wrong kind of value"), Failure::Refused);
-        assert_eq!(said("PACER claim: bad limit"), Failure::Refused);
-    }
-
-    #[test]
-    fn what_went_wrong_in_a_script_is_found_behind_its_place() {
-        let in_script = |text: &str| format!("ERR Error running script (call to f_80c9): @user_script:412: {text}");
-        assert_eq!(code(&in_script("WRONGTYPE Operation against a key holding the wrong kind of value")), "WRONGTYPE");
-        assert_eq!(
-            code(&in_script("@user_script: 412: -OOM command not allowed when used memory > 'maxmemory'.")),
-            "OOM"
-        );
-        assert_eq!(
-            code(&in_script("@user_script: 412: -READONLY You can't write against a read only replica.")),
-            "READONLY"
-        );
-        // Since Redis 7.
-        assert_eq!(code("OOM command not allowed. script: 80c9, on @user_script:412."), "OOM");
-        assert_eq!(code("NOSCRIPT No matching script. Please use EVAL."), "NOSCRIPT");
-    }
 
     #[test]
     fn only_a_bounded_memory_with_another_policy_than_noeviction_deletes_buckets() {
