@@ -141,8 +141,7 @@ impl RedisStore {
     /// # Errors
     /// When the outcome is unknown: the claim must not be replayed.
     pub async fn claim(&self, claim: &Claim) -> Result<Answer, Failure> {
-        let (keys, args) = wire::claim(claim, &self.notices);
-        let reply: Vec<i64> = self.call(&self.claim, keys, args).await?;
+        let reply: Vec<i64> = self.call(&self.claim, || wire::claim(claim, &self.notices)).await?;
         wire::answer(claim, &reply).ok_or(Failure::Refused)
     }
 
@@ -151,8 +150,7 @@ impl RedisStore {
     /// # Errors
     /// When the outcome is unknown. Pausing again is harmless.
     pub async fn pause(&self, bucket: &BucketSpec, wait: Duration) -> Result<(), Failure> {
-        let (keys, args) = wire::pause(bucket, wait, &self.notices);
-        self.call::<i64>(&self.pause, keys, args).await.map(drop)
+        self.call::<i64>(&self.pause, || wire::pause(bucket, wait, &self.notices)).await.map(drop)
     }
 
     /// When the fleet paces through Redis again, now that it takes writes again: in `settle`, unless an instance that came
@@ -165,8 +163,8 @@ impl RedisStore {
     }
 
     async fn rejoin_at(&self, key: &str, settle: Duration, lost: Duration) -> Result<Rejoin, Failure> {
-        let args = vec![settle.as_millis().to_string(), lost.as_micros().to_string()];
-        let reply: Vec<u64> = self.call(&self.rejoin, vec![key.to_owned()], args).await?;
+        let arguments = || (vec![key.to_owned()], vec![settle.as_millis().to_string(), lost.as_micros().to_string()]);
+        let reply: Vec<u64> = self.call(&self.rejoin, arguments).await?;
         let [left, at, length] = *reply.as_slice() else { return Err(Failure::Refused) };
         Ok(Rejoin { left: Duration::from_millis(left), at: at as f64, length: length as f64 })
     }
@@ -256,22 +254,30 @@ impl RedisStore {
         Ok(Duration::from_millis(u64::try_from(left).unwrap_or(0)))
     }
 
-    /// Calls a script. Where Redis has forgotten it, its text goes along in a second trip; the first did nothing.
-    async fn call<R: FromValue>(&self, script: &Script, keys: Vec<String>, args: Vec<String>) -> Result<R, Failure> {
+    /// Calls a script with keys and arguments, which are written again for a second trip: that is rare. Where Redis has
+    /// forgotten the script, its text goes along in such a trip; the first did nothing.
+    async fn call<R: FromValue>(
+        &self,
+        script: &Script,
+        arguments: impl Fn() -> (Vec<String>, Vec<String>),
+    ) -> Result<R, Failure> {
         if !self.client.is_connected() {
             return Err(self.trouble());
         }
-        let asked = self.client.evalsha(script.sha.as_str(), keys.clone(), args.clone()).await;
+        let (keys, args) = arguments();
+        let asked = self.client.evalsha(script.sha.as_str(), keys, args).await;
         let asked = match asked {
             // Another node of the cluster has the bucket now. fred has learnt which, but does not ask it: it counts the
             // answer of the former one as the only attempt.
             Err(error) if error.details() == MOVED => {
-                self.client.evalsha(script.sha.as_str(), keys.clone(), args.clone()).await
+                let (keys, args) = arguments();
+                self.client.evalsha(script.sha.as_str(), keys, args).await
             }
             answer => answer,
         };
         match asked {
             Err(error) if code(error.details()) == "NOSCRIPT" => {
+                let (keys, args) = arguments();
                 self.client.eval(script.text, keys, args).await.map_err(|error| failure(&error))
             }
             Err(error) if code(error.details()) == "WRONGTYPE" => {
@@ -279,7 +285,7 @@ impl RedisStore {
                 warn!(
                     "a key of a bucket holds something else: deleting it, and pacing on from what this instance knows"
                 );
-                drop(self.client.del::<i64, _>(keys).await);
+                drop(self.client.del::<i64, _>(arguments().0).await);
                 Err(Failure::Refused)
             }
             answer => answer.map_err(|error| failure(&error)),
