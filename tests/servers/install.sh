@@ -4,6 +4,7 @@
 set -eu
 
 servers=$1
+mkdir -p "$servers"
 while read -r package version; do
     target=$servers/$package-$version
     [ -d "$target" ] && continue
