@@ -1,6 +1,7 @@
 # run          start the proxy on config/ota-pacer.yaml, with its buckets in memory
 # test         everything that must hold: format, lints, unit, integration and doc tests
 # test-model   the scripts in Redis against the arithmetic in Rust, 100,000 random steps (STEPS=1000000 for more)
+# test-servers the limiter on other servers and versions than the system's (OTA_PACER_TEST_SERVERS=PATH:PATH for more)
 # test-clients real clients of every family through the proxy, and docs/clients.md written from it
 # demo         six workers against an OTA, without and with ota-pacer
 # bench        what a request costs: ota-pacer, a bare proxy and no proxy, side by side
@@ -9,7 +10,7 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 NODE   := $(TARGET)/tools/node_modules/node/bin/node
 
-.PHONY: run test test-model test-clients lint demo bench tools redis requests java
+.PHONY: run test test-model test-servers test-clients lint demo bench tools redis requests java
 
 run:
 	cargo run --locked -- serve --config config/ota-pacer.yaml
@@ -26,6 +27,11 @@ test: lint tools
 # The scripts against the arithmetic in Rust, for longer than `test` does.
 test-model:
 	OTA_PACER_MODEL_STEPS=$(or $(STEPS),100000) cargo test --locked --test it limiter_script
+
+test-servers:
+	cargo build --locked --bin ota-pacer --example mock_ota
+	tests/servers/install.sh $(TARGET)/servers
+	tests/servers/run.sh $(abspath $(TARGET)/servers)
 
 test-clients:
 	cargo build --locked --bin ota-pacer

@@ -500,7 +500,8 @@ if left > 0 then
 else
   redis.call('HDEL', line, lane)
 end
-if freed and others_waiting > 0 then redis.call('PUBLISH', channel, 'wake ' .. line) end
+-- Where an ACL forbids to publish, the claim stands all the same, and who waits for the place asks within a horizon.
+if freed and others_waiting > 0 then redis.pcall('PUBLISH', channel, 'wake ' .. line) end
 
 local reply = { math.ceil(next_at - now), math.ceil(pause - now), others_waiting }
 for _, limit in ipairs(limits) do

@@ -84,5 +84,6 @@ end
 redis.call('HSET', KEYS[1], unpack(write))
 redis.call('PEXPIRE', KEYS[1], math.ceil((longest - now) / 1000) + KEEP)
 local left = math.ceil(pause - now)
-redis.call('PUBLISH', channel, string.format('pause %d %s', left, KEYS[1]))
+-- Where an ACL forbids to publish, the pause stands all the same, and the others learn of it as they claim.
+redis.pcall('PUBLISH', channel, string.format('pause %d %s', left, KEYS[1]))
 return left

@@ -2,7 +2,7 @@
 //!
 //! | request | does |
 //! |---|---|
-//! | `POST /script` `{"path", "answers": [{"status", "retry_after", "headers", "body", "body_bytes", "latency_ms", "fault", "early", "repeat"}]}` | answers the next requests to `path` so; every field of an answer may be left out |
+//! | `POST /script` `{"path", "answers": [{"status", "retry_after", "headers", "body", "body_bytes", "latency_ms", "fault", "early", "repeat", "for_ms"}]}` | answers the next requests to `path` so; every field of an answer may be left out |
 //! | `POST /limits` `["/path=bucket:20/s:40"]` | replaces all limits |
 //! | `POST /settings` `{"latency_ms", "body_bytes", "retry_after"}` | changes how unscripted requests are answered |
 //! | `POST /reset` | forgets arrivals, what was spent, and scripts |

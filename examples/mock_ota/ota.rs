@@ -161,7 +161,7 @@ impl Ota {
 
 impl State {
     fn decide(&mut self, credential: &str, path: &str, now: Now) -> (Answer, Option<(String, String)>) {
-        if let Some(answer) = self.scripted(path) {
+        if let Some(answer) = self.scripted(path, now) {
             return (answer, None);
         }
         match self.judge.admit(credential, path, now) {
@@ -176,9 +176,16 @@ impl State {
         }
     }
 
-    fn scripted(&mut self, path: &str) -> Option<Answer> {
+    fn scripted(&mut self, path: &str, now: Now) -> Option<Answer> {
         let answers = self.scripts.get_mut(path)?;
+        while answers.front()?.until_us.is_some_and(|until| until <= now.micros) {
+            answers.pop_front();
+        }
         let next = answers.front_mut()?;
+        if let Some(length) = next.for_ms {
+            next.until_us.get_or_insert(now.micros + 1_000 * length);
+            return Some(next.clone());
+        }
         next.repeat = next.repeat.saturating_sub(1);
         if next.repeat == 0 { answers.pop_front() } else { Some(next.clone()) }
     }
@@ -196,6 +203,8 @@ impl Answer {
             fault: None,
             early: false,
             repeat: 1,
+            for_ms: None,
+            until_us: None,
         }
     }
 }

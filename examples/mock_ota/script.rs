@@ -37,6 +37,11 @@ pub(crate) struct Answer {
     /// How many requests it is for.
     #[serde(default = "once")]
     pub(crate) repeat: u32,
+    /// Instead of `repeat`: it is for all requests that come within so many milliseconds of the first.
+    pub(crate) for_ms: Option<u64>,
+    /// Until when it is in use because of that, on the OTA's clock.
+    #[serde(skip)]
+    pub(crate) until_us: Option<u64>,
 }
 
 /// A way of failing instead of answering.

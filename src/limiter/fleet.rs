@@ -114,16 +114,16 @@ impl FleetStore {
     ///
     /// # Errors
     /// When the outcome is unknown, or Redis is lost and the configuration says to refuse.
-    pub async fn claim(self: &Arc<Self>, claim: &Claim) -> Result<Grant, StoreError> {
+    pub async fn claim(self: &Arc<Self>, mut claim: Claim) -> Result<Grant, StoreError> {
         if self.is_down() {
             return match self.on_outage {
                 OnOutage::Local => Ok(self.share.claim(&self.shared_out(claim))),
                 OnOutage::Closed => Err(StoreError::Closed),
-                OnOutage::Open => Ok(unlimited(claim)),
+                OnOutage::Open => Ok(unlimited(&claim)),
             };
         }
         // Buckets in Redis do not know what the fleet sent while it was lost.
-        let claim = Claim { outage: self.health().outage, ..claim.clone() };
+        claim.outage = self.health().outage;
         let asked = Instant::now();
         let answer = self.redis.claim(&claim).await;
         self.metrics.called("claim", asked.elapsed());
@@ -226,7 +226,7 @@ impl FleetStore {
     }
 
     /// The claim with every limit cut to this instance's share.
-    fn shared_out(&self, claim: &Claim) -> Claim {
+    fn shared_out(&self, claim: Claim) -> Claim {
         let group = &claim.group;
         let buckets = group.buckets.iter().map(|bucket| self.share_of_cost(bucket, group.cost)).collect();
         Claim {
@@ -234,7 +234,7 @@ impl FleetStore {
             witness: vec![0.0; claim.witness.len()],
             // The store in this process never knew of its lease.
             is_registered: false,
-            ..claim.clone()
+            ..claim
         }
     }
 

@@ -186,9 +186,9 @@ impl Pump {
         };
         let store = self.store.clone();
         self.claiming = Some(Box::pin(async move {
-            let asked = Instant::now();
-            let outcome = store.claim(&claim).await;
-            Claimed { asked, held: claim.held, outcome }
+            let (asked, held) = (Instant::now(), claim.held);
+            let outcome = store.claim(claim).await;
+            Claimed { asked, held, outcome }
         }));
     }
 

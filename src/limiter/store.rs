@@ -25,9 +25,9 @@ impl Store {
     ///
     /// # Errors
     /// When the outcome is unknown or the store is closed; the claim must not be replayed.
-    pub async fn claim(&self, claim: &Claim) -> Result<Grant, StoreError> {
+    pub async fn claim(&self, claim: Claim) -> Result<Grant, StoreError> {
         match self {
-            Self::Memory(store) => Ok(store.claim(claim)),
+            Self::Memory(store) => Ok(store.claim(&claim)),
             Self::Fleet(store) => store.claim(claim).await,
             #[cfg(test)]
             Self::Together(store) => Ok(store.claim(claim).await),

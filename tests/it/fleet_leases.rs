@@ -57,10 +57,22 @@ fn a_place_is_kept_by_a_call_longer_than_its_lease_and_freed_by_the_death_of_its
 #[test]
 fn calls_of_two_instances_stay_within_the_limit_and_leave_no_place_idle() {
     let redis = Redis::start();
+    assert_three_at_once(redis.url());
+}
+
+#[test]
+fn places_are_handed_on_where_redis_forbids_pubsub() {
+    let redis = Redis::start();
+    redis.command("ACL SETUSER pacer on >secret ~bkt:* resetchannels +@all -@dangerous");
+    assert_three_at_once(redis.url_for("pacer", "secret"));
+}
+
+#[track_caller]
+fn assert_three_at_once(redis: String) {
     let ota = MockOta::start(&[&format!("{PATH}=concurrent:3")]);
     ota.set(json!({ "latency_ms": 100 }));
     let settings =
-        Settings::for_ota(&ota).redis(&redis, 2).defaults("max_wait: 60s").limited("call", PATH, "concurrent: 3");
+        Settings::for_ota(&ota).redis_at(redis, 2).defaults("max_wait: 60s").limited("call", PATH, "concurrent: 3");
     let fleet = [settings.start(), settings.start()];
     let mut calls: Vec<Child> = (0..30).map(|turn| ask(&fleet[turn % 2], &ota)).collect();
     for call in &mut calls {
@@ -69,6 +81,8 @@ fn calls_of_two_instances_stay_within_the_limit_and_leave_no_place_idle() {
     let arrivals = ota.arrivals(PATH);
     assert_eq!(arrivals.len(), 30);
     assert!(arrivals.iter().all(|arrival| arrival.status == 200), "more than three at once");
+    let failures = |proxy: &Proxy| proxy.metrics().sum("ota_pacer_store_failures_total", &[]);
+    assert!(fleet.iter().all(|proxy| failures(proxy).is_none()), "redis did all it was asked");
 }
 
 /// One request through `proxy`, as a process that succeeds if it is answered 200.

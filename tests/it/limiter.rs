@@ -81,7 +81,13 @@ async fn a_pause_holds_for_every_instance_and_ends_without_a_burst(fleet: Fleet)
         }
     }
     assert!(after.len() > 20, "the pause came too late to be a test");
-    assert_within(&mut after, 50.0, 1.0);
+    // One unit at its end, then the rate: whatever delays a claim, what was sent since is no more than that.
+    after.sort_unstable();
+    for (sent, at) in after.iter().enumerate() {
+        let allowed = 1.0 + 50.0 * (*at - before - PAUSE).as_secs_f64();
+        assert!((sent + 1) as f64 <= allowed, "{} in {:?} after the pause", sent + 1, *at - before - PAUSE);
+    }
+    assert_within(&mut after, 50.0, 10.0);
 }
 
 async fn credentials_have_buckets_of_their_own(fleet: Fleet) {

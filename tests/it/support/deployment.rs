@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::{
     clock::wait_for,
     process::Process,
-    redis::{Redis, free_port},
+    redis::{self, Redis, free_port},
 };
 
 /// A master, a replica, and sentinels that watch them.
@@ -164,7 +164,7 @@ fn sentinel(port: u16, master_port: &str, quorum: usize) -> (Process, TempDir) {
         directory.path().display()
     );
     fs::write(&file, config).expect("a config is written");
-    let process = Process::start("sentinel", Command::new("redis-server").arg(&file).arg("--sentinel"));
+    let process = Process::start("sentinel", Command::new(redis::program()).arg(&file).arg("--sentinel"));
     wait_for("the sentinel listens", PATIENCE, || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok());
     (process, directory)
 }

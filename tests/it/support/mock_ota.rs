@@ -100,6 +100,14 @@ impl MockOta {
         clock["now_us"].as_u64().expect("the clock is a number")
     }
 
+    /// The reading of the OTA's clock at the Unix epoch, which other processes on the machine know: before its own zero.
+    #[track_caller]
+    pub(crate) fn epoch_us(&self) -> i64 {
+        let clock: Value = self.ask("/clock");
+        let read = |name: &str| clock[name].as_i64().expect("a clock is a number");
+        read("now_us") - read("unix_us")
+    }
+
     #[track_caller]
     fn tell(&self, target: &str, json: &Value) {
         let answer = http::post(self.control, target, json);

@@ -50,8 +50,14 @@ impl Settings {
 
     /// Shares its buckets through `redis`.
     #[must_use]
-    pub(crate) fn redis(mut self, redis: &Redis, expected_instances: u32) -> Self {
-        self.redis = Some(redis.url());
+    pub(crate) fn redis(self, redis: &Redis, expected_instances: u32) -> Self {
+        self.redis_at(redis.url(), expected_instances)
+    }
+
+    /// Shares its buckets through the Redis of that URL.
+    #[must_use]
+    pub(crate) fn redis_at(mut self, url: String, expected_instances: u32) -> Self {
+        self.redis = Some(url);
         self.outage = format!("on_outage: local, expected_instances: {expected_instances}");
         self
     }

@@ -1,8 +1,10 @@
-//! A real redis-server as a child process: in memory only, on a port of its own.
+//! A real server as a child process: in memory only, on a port of its own. It is the system's `redis-server`, or another one
+//! of its kind that `OTA_PACER_TEST_SERVER` names by its path.
 
 use std::{
     io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    path::PathBuf,
     process::Command,
     time::Duration,
 };
@@ -39,6 +41,11 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// Its address for a user other than the default one.
+    pub(crate) fn url_for(&self, user: &str, password: &str) -> String {
+        format!("redis://{user}:{password}@127.0.0.1:{}", self.port)
+    }
+
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
@@ -49,6 +56,27 @@ impl Redis {
         let stats = self.command("INFO commandstats");
         let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
         line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+    }
+
+    /// Whether the last question of an instance's check at its start has been asked.
+    #[track_caller]
+    pub(crate) fn is_checked(&self) -> bool {
+        // Up to Redis 6.2 subcommands are not told apart.
+        self.calls("config|get") + self.calls("config") > 0
+    }
+
+    /// How often it has answered with an error, told by its first word.
+    #[track_caller]
+    pub(crate) fn errors(&self, word: &str) -> u64 {
+        let stats = self.command("INFO errorstats");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("errorstat_{word}:count=")));
+        line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Like [`Redis::errors`], for what goes wrong in a script, which is any `ERR` up to Redis 6.2.
+    #[track_caller]
+    pub(crate) fn script_errors(&self, word: &str) -> u64 {
+        self.errors(word) + self.errors("ERR")
     }
 
     /// How many connections listen for the pauses of the fleet.
@@ -76,6 +104,17 @@ impl Redis {
         self.process = launch(self.port, &self.directory, &self.arguments);
     }
 
+    /// Saves what it holds, ends it, and starts it on the same port, where it reads that again: with `--key-load-delay`, for
+    /// so many microseconds a key, until `CONFIG SET key-load-delay 0`.
+    #[track_caller]
+    pub(crate) fn reload(&mut self) {
+        let saved = self.command("SAVE");
+        assert!(saved.starts_with("+OK"), "redis saves: {saved}");
+        self.process.kill();
+        self.process = spawn(self.port, &self.directory, &self.arguments);
+        wait_for("redis is loading", PATIENCE, || answers(self.port, b"-LOADING").then_some(()));
+    }
+
     /// Stops it answering while its connections stay open.
     #[track_caller]
     pub(crate) fn pause(&self) {
@@ -87,6 +126,11 @@ impl Redis {
     pub(crate) fn resume(&self) {
         self.process.signal("CONT");
     }
+}
+
+/// The server to test with.
+pub(crate) fn program() -> PathBuf {
+    std::env::var_os("OTA_PACER_TEST_SERVER").map_or_else(|| PathBuf::from("redis-server"), PathBuf::from)
 }
 
 /// Sends one inline command to the server on `port` and returns what came back within a moment.
@@ -101,28 +145,35 @@ pub(crate) fn ask(port: u16, line: &str) -> String {
 
 #[track_caller]
 fn launch(port: u16, directory: &TempDir, further: &[String]) -> Process {
-    let found = Command::new("redis-server").arg("--version").output();
-    assert!(found.is_ok(), "`redis-server` is not installed\n\nhint: apt-get install redis-server");
-    let port_text = port.to_string();
-    let arguments = ["--bind", "127.0.0.1", "--port", &port_text, "--save", "", "--appendonly", "no"];
-    let mut command = Command::new("redis-server");
-    command.args(arguments).arg("--dir").arg(directory.path()).args(further);
-    let mut process = Process::start("redis-server", &mut command);
-    wait_for("redis-server answers PING", PATIENCE, || {
-        assert!(process.is_running(), "redis-server ended: {}", process.stdout().text());
-        answers_ping(port).then_some(())
+    let program = program();
+    let found = Command::new(&program).arg("--version").output();
+    assert!(found.is_ok(), "`{}` is not installed\n\nhint: apt-get install redis-server", program.display());
+    let mut process = spawn(port, directory, further);
+    wait_for("redis answers PING", PATIENCE, || {
+        assert!(process.is_running(), "redis ended: {}", process.stdout().text());
+        answers(port, b"+PONG\r\n").then_some(())
     });
     process
 }
 
-fn answers_ping(port: u16) -> bool {
+#[track_caller]
+fn spawn(port: u16, directory: &TempDir, further: &[String]) -> Process {
+    let port_text = port.to_string();
+    let arguments = ["--bind", "127.0.0.1", "--port", &port_text, "--save", "", "--appendonly", "no"];
+    let mut command = Command::new(program());
+    command.args(arguments).arg("--dir").arg(directory.path()).args(further);
+    Process::start("redis", &mut command)
+}
+
+/// Whether a PING is answered, with what begins so.
+fn answers(port: u16, expected: &[u8]) -> bool {
     let ping = || {
         let mut stream = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
         stream.set_read_timeout(Some(Duration::from_secs(1)))?;
         stream.write_all(b"PING\r\n")?;
-        let mut answer = [0; 7];
+        let mut answer = vec![0; expected.len()];
         stream.read_exact(&mut answer)?;
-        std::io::Result::Ok(answer == *b"+PONG\r\n")
+        std::io::Result::Ok(answer == expected)
     };
     ping().unwrap_or(false)
 }
