@@ -30,7 +30,7 @@ impl Store {
             Self::Memory(store) => Ok(store.claim(&claim)),
             Self::Fleet(store) => store.claim(claim).await,
             #[cfg(test)]
-            Self::Together(store) => Ok(store.claim(claim).await),
+            Self::Together(store) => Ok(store.claim(&claim).await),
         }
     }
 
