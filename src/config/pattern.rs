@@ -24,6 +24,16 @@ impl HostPattern {
         }
         Ok(Self { wildcard, host: host.as_str().to_owned(), port })
     }
+
+    /// Whether it matches `host` at `port`.
+    pub(super) fn covers(&self, host: &Host, port: u16) -> bool {
+        let is_named = if self.wildcard {
+            host.ip().is_none() && host.as_str().strip_suffix(&self.host).is_some_and(|labels| labels.ends_with('.'))
+        } else {
+            host.as_str() == self.host
+        };
+        is_named && self.port.is_none_or(|own| own == port)
+    }
 }
 
 /// As it would be written in the file.
@@ -103,6 +113,19 @@ mod tests {
         ] {
             assert!(HostPattern::parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_pattern_covers_its_hosts() {
+        let covers = |pattern: &str, host: &str, port| {
+            HostPattern::parse(pattern).unwrap().covers(&Host::parse(host).unwrap(), port)
+        };
+        assert!(covers("ota.example", "OTA.example.", 80));
+        assert!(covers("*.ota.example", "a.b.ota.example", 80));
+        assert!(covers("[::1]:443", "[::1]", 443));
+        assert!(!covers("ota.example:8443", "ota.example", 443));
+        assert!(!covers("*.ota.example", "ota.example", 443));
+        assert!(!covers("*.ota.example", "no-ota.example", 443));
     }
 
     proptest! {

@@ -14,7 +14,7 @@ use super::{
     client_io::{ClientIo, Departure, Phase},
     exchange,
     respond::Refusal,
-    target::Authority,
+    target::{Authority, TargetError},
     tunnel,
 };
 use crate::{config::model::Class, upstream::Scheme};
@@ -23,13 +23,26 @@ use crate::{config::model::Class, upstream::Scheme};
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) proxy: Arc<Proxy>,
-    /// The listener's own address.
-    pub(super) own: SocketAddr,
+    /// Where this instance itself is reached.
+    pub(super) own: Own,
     /// Finish what is under way.
     pub(super) shutdown: CancellationToken,
     /// Let go of what is not finished.
     pub(super) abort: CancellationToken,
     pub(super) tasks: TaskTracker,
+}
+
+/// The addresses of the listeners.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Own {
+    pub(super) proxy: SocketAddr,
+    pub(super) gateway: Option<SocketAddr>,
+}
+
+impl Own {
+    pub(super) fn addresses(self) -> impl Iterator<Item = SocketAddr> {
+        [Some(self.proxy), self.gateway].into_iter().flatten()
+    }
 }
 
 impl Shared {
@@ -46,10 +59,20 @@ impl Shared {
 #[derive(Debug, Clone)]
 pub(super) struct Downstream {
     shared: Arc<Shared>,
-    /// The tunnel that the connection is in.
-    tunnel: Option<Arc<Tunnel>>,
+    entrance: Entrance,
     phase: Phase,
     departure: Departure,
+}
+
+/// Where a connection came in, which decides how its requests name their origin.
+#[derive(Debug, Clone)]
+pub(super) enum Entrance {
+    /// The proxy's own port.
+    Proxy,
+    /// The gateway.
+    Gateway,
+    /// A tunnel through the proxy.
+    Tunnel(Arc<Tunnel>),
 }
 
 /// A tunnel whose requests are read here.
@@ -64,14 +87,13 @@ pub(super) struct Tunnel {
 }
 
 impl Downstream {
-    /// A connection to the proxy's own port.
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, tunnel: None, phase: Phase::default(), departure: Departure::never() }
+    pub(super) fn new(shared: Arc<Shared>, entrance: Entrance) -> Self {
+        Self { shared, entrance, phase: Phase::default(), departure: Departure::never() }
     }
 
     /// The connection inside a tunnel that came through this one.
     pub(super) fn inside(&self, tunnel: Tunnel) -> Self {
-        Self { tunnel: Some(Arc::new(tunnel)), ..Self::new(self.shared.clone()) }
+        Self::new(self.shared.clone(), Entrance::Tunnel(Arc::new(tunnel)))
     }
 
     /// Serves HTTP/1 on `io`. Once a shutdown begins, the request under way is finished and the connection closed.
@@ -104,7 +126,7 @@ impl Downstream {
         &self.shared.proxy
     }
 
-    pub(super) fn own_address(&self) -> SocketAddr {
+    pub(super) fn own(&self) -> Own {
         self.shared.own
     }
 
@@ -112,9 +134,16 @@ impl Downstream {
         &self.shared.shutdown
     }
 
+    pub(super) fn entrance(&self) -> &Entrance {
+        &self.entrance
+    }
+
     /// The tunnel that this connection is in.
     pub(super) fn tunnel(&self) -> Option<&Tunnel> {
-        self.tunnel.as_deref()
+        match &self.entrance {
+            Entrance::Tunnel(tunnel) => Some(tunnel),
+            Entrance::Proxy | Entrance::Gateway => None,
+        }
     }
 
     /// Tells when the client leaves.
@@ -134,9 +163,12 @@ impl Downstream {
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Answer> {
         self.phase.serving();
-        let response = match (request.method(), &self.tunnel) {
-            (&Method::CONNECT, None) => tunnel::open(self, request).await,
-            (&Method::CONNECT, Some(_)) => Refusal::nested_connect().into_response(),
+        let response = match (request.method(), &self.entrance) {
+            (&Method::CONNECT, Entrance::Proxy) => tunnel::open(self, request).await,
+            (&Method::CONNECT, Entrance::Tunnel(_)) => Refusal::nested_connect().into_response(),
+            (&Method::CONNECT, Entrance::Gateway) => {
+                Refusal::target(TargetError::NotAProxy(self.own().proxy)).into_response()
+            }
             _ => exchange::answer(self, request).await,
         };
         response.map(|body| body.ending(self.phase.clone()))

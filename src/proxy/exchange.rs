@@ -6,7 +6,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, uri::PathAndQuery,
+};
 use http_body_util::BodyExt;
 use hyper::{body::Incoming, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
@@ -15,10 +17,12 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{
     Rules,
     answer::{self, Answer},
-    downstream::{Downstream, Tunnel},
+    downstream::{Downstream, Entrance},
+    gateway::{self, Base},
     headers,
     metrics::{Outcome, RetryReason, SkipReason},
     preference,
+    rebase::rebase,
     record::Record,
     relay::relay,
     replay::{Copy, Replay},
@@ -45,6 +49,7 @@ pub(super) async fn answer(client: &Downstream, request: Request<Incoming>) -> R
         refuse(refusal)
     });
     exchange.annotate(&mut response);
+    exchange.rebase(&mut response);
     finish(exchange.record, (response, outcome), is_head)
 }
 
@@ -71,6 +76,8 @@ struct Exchange<'a> {
     /// Those of the moment it came.
     rules: Arc<Rules>,
     origin: Origin,
+    /// Its place at the gateway, where the request came through that.
+    base: Option<Base>,
     head: Head,
     body: Replay<Incoming>,
     /// The client sends its body only once it is asked to, which reading it does. That waits for the slot.
@@ -122,9 +129,9 @@ impl<'a> Exchange<'a> {
         let (mut parts, body) = request.into_parts();
         let unmatched = || Box::new(Record::new(rules.metrics.unmatched().clone()));
 
-        let Target { origin, path, host_header } =
-            target_of(client, &parts).map_err(|error| (unmatched(), Refusal::target(error)))?;
-        if target::is_own_address(&origin.host, origin.port, client.own_address()) {
+        let (Target { origin, path, host_header }, base) =
+            target_of(client, &rules, &parts).map_err(|error| (unmatched(), Refusal::target(error)))?;
+        if target::is_own_address(&origin.host, origin.port, client.own()) {
             return Err((unmatched(), Refusal::own_address()));
         }
 
@@ -165,6 +172,7 @@ impl<'a> Exchange<'a> {
             client,
             rules,
             origin,
+            base,
             head: Head {
                 method: parts.method,
                 uri: Uri::from(path),
@@ -419,6 +427,14 @@ impl<'a> Exchange<'a> {
         Ok((Response::from_parts(parts, Answer::empty()), Outcome::Answered))
     }
 
+    /// Has the answer lead nowhere past the gateway.
+    fn rebase(&self, response: &mut Response<Answer>) {
+        if let Some(base) = &self.base {
+            let router = &self.rules.router;
+            rebase(response.headers_mut(), base, |origin| router.channel(&origin.host, origin.port).is_some());
+        }
+    }
+
     /// Tells the worker how long it was held, how often it was sent, and in which line.
     fn annotate(&self, response: &mut Response<Answer>) {
         if !self.is_matched || !self.rules.settings.annotate {
@@ -438,14 +454,25 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// Where a request goes, by the rules of the place it stands in.
-fn target_of(client: &Downstream, parts: &http::request::Parts) -> Result<Target, TargetError> {
+/// Where a request goes, by the rules of the place it stands in; at the gateway, with that place.
+fn target_of(
+    client: &Downstream,
+    rules: &Rules,
+    parts: &http::request::Parts,
+) -> Result<(Target, Option<Base>), TargetError> {
     let is_http_10 = parts.version == Version::HTTP_10;
-    match client.tunnel() {
-        Some(Tunnel { authority, scheme, .. }) => {
-            target::inside(authority, *scheme, &parts.uri, is_http_10, &parts.headers)
+    match client.entrance() {
+        Entrance::Proxy => Ok((target::absolute(&parts.uri, &parts.headers)?, None)),
+        Entrance::Gateway if parts.uri.authority().is_some() => Err(TargetError::NotAProxy(client.own().proxy)),
+        Entrance::Gateway => {
+            let path = parts.uri.path_and_query().map_or("", PathAndQuery::as_str);
+            let (target, base) = gateway::target(&rules.names, path, is_http_10, &parts.headers)?;
+            Ok((target, Some(base)))
         }
-        None => target::absolute(&parts.uri, &parts.headers),
+        Entrance::Tunnel(tunnel) => {
+            let target = target::inside(&tunnel.authority, tunnel.scheme, &parts.uri, is_http_10, &parts.headers)?;
+            Ok((target, None))
+        }
     }
 }
 

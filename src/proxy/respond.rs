@@ -30,14 +30,25 @@ pub(super) struct Refusal {
 impl Refusal {
     /// The request's target cannot be read, or may not stand where it stands.
     pub(super) fn target(error: TargetError) -> Self {
+        if error == TargetError::Itself {
+            return Self::own_address();
+        }
         let status = match error {
             TargetError::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             _ => StatusCode::BAD_REQUEST,
         };
         let hint = match error {
             TargetError::OriginForm => Some(
-                "this is a proxy: name it in `HTTP_PROXY` and `HTTPS_PROXY`, and leave the worker's URLs as they are",
+                "this is a proxy: name it in `HTTP_PROXY` and `HTTPS_PROXY`, and leave the worker's URLs as they are; for \
+                 a client that can name none, set `gateway`",
             ),
+            TargetError::GatewayPath => Some(
+                "the gateway's paths are `/https/HOST/path`, `/http/HOST:PORT/path` and, by its name, `/CHANNEL/path`",
+            ),
+            TargetError::ManyHosts => Some("name the host, `/https/HOST/path`, or set the channel's `gateway_origin`"),
+            TargetError::NotAProxy(_) => {
+                Some("name the proxy in `HTTP_PROXY` and `HTTPS_PROXY`, and the gateway in the URLs that are asked for")
+            }
             TargetError::Misdirected => Some("open another tunnel for another host"),
             _ => None,
         };

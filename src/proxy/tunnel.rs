@@ -78,7 +78,7 @@ fn destination(client: &Downstream, request: &Request<Incoming>) -> Result<Autho
     if has_body(request.headers()) {
         return Err(Refusal::connect_with_body());
     }
-    if target::is_own_address(&authority.host, authority.port, client.own_address()) {
+    if target::is_own_address(&authority.host, authority.port, client.own()) {
         return Err(Refusal::own_address());
     }
     Ok(authority)
@@ -253,15 +253,13 @@ fn has_body(headers: &HeaderMap) -> bool {
         || headers.get(header::CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0")
 }
 
-/// Whether the connection has come out at this proxy's own listener, by whatever name.
+/// Whether the connection has come out at a listener of this proxy's own, by whatever name.
 fn leads_back(origin: &TcpStream, client: &Downstream) -> bool {
-    let own = client.own_address();
-    match (origin.peer_addr(), origin.local_addr()) {
-        (Ok(peer), Ok(local)) if peer.port() == own.port() => {
-            peer.ip() == own.ip() || (own.ip().is_unspecified() && peer.ip() == local.ip())
-        }
-        _ => false,
-    }
+    let (Ok(peer), Ok(local)) = (origin.peer_addr(), origin.local_addr()) else { return false };
+    client
+        .own()
+        .addresses()
+        .any(|own| peer == own || (peer.port() == own.port() && own.ip().is_unspecified() && peer.ip() == local.ip()))
 }
 
 /// How long a client may keep a tunnel ready before its first byte.

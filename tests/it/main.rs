@@ -10,6 +10,7 @@ mod fleet_leases;
 mod fleet_outage;
 mod fleet_pause;
 mod fleet_rate;
+mod gateway;
 mod interception;
 mod layers;
 mod limiter;
