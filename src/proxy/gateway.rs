@@ -34,6 +34,8 @@ impl Names {
 /// The place of an origin in the paths of the gateway.
 #[derive(Debug, Clone)]
 pub(super) struct Base {
+    /// What the client calls the gateway, such as `http://127.0.0.1:8081`; empty where it does not say.
+    pub(super) root: String,
     /// What stands before the origin's own path, as the client wrote it; no slash at the end.
     pub(super) prefix: String,
     /// Where the request went.
@@ -52,18 +54,23 @@ pub(super) fn target(
 ) -> Result<(Target, Base), TargetError> {
     let asked = match host_header(headers)? {
         None if !is_http_10 => return Err(TargetError::HostHeader),
-        asked => asked,
+        None => None,
+        Some(name) => {
+            let asked = origin_named(Scheme::Http, &name).map_err(|_| TargetError::HostHeader)?;
+            Some((name, asked))
+        }
     };
     let (origin, prefix) = origin_of(names, text)?;
     // Its name need not be its address: it knows itself by what the client calls it.
-    if asked.is_some_and(|asked| origin_named(Scheme::Http, &asked).as_ref() == Ok(&origin)) {
+    if asked.as_ref().is_some_and(|(_, asked)| *asked == origin) {
         return Err(TargetError::Itself);
     }
+    let root = asked.map_or_else(String::new, |(name, _)| format!("http://{name}"));
     let rest = &text[prefix.len()..];
     let path = if rest.starts_with('/') { Cow::Borrowed(rest) } else { Cow::Owned(format!("/{rest}")) };
     let path = PathAndQuery::try_from(&*path).map_err(|_| TargetError::GatewayPath)?;
     let host_header = HeaderValue::try_from(authority(&origin)).map_err(|_| TargetError::HostHeader)?;
-    let base = Base { prefix: prefix.to_owned(), origin: origin.clone(), path: path.path().to_owned() };
+    let base = Base { root, prefix: prefix.to_owned(), origin: origin.clone(), path: path.path().to_owned() };
     Ok((Target { origin, path, host_header: Some(host_header) }, base))
 }
 
@@ -225,6 +232,8 @@ mod tests {
         let ask = |is_http_10, headers: &HeaderMap| target(&names(), "/ota/", is_http_10, headers);
         assert_eq!(ask(false, &HeaderMap::new()).unwrap_err(), TargetError::HostHeader);
         assert!(ask(true, &HeaderMap::new()).is_ok());
+        let bad = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static("a/b"))]);
+        assert_eq!(ask(false, &bad).unwrap_err(), TargetError::HostHeader);
         let twice = ["a", "a"].map(|host| (header::HOST, HeaderValue::from_static(host)));
         assert_eq!(ask(false, &HeaderMap::from_iter(twice)).unwrap_err(), TargetError::HostHeader);
     }

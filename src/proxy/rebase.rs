@@ -27,7 +27,8 @@ pub(super) fn rebase(headers: &mut HeaderMap, base: &Base, is_ours: impl Fn(&Ori
 }
 
 /// A reference (RFC 3986 section 4.1) as a client of the gateway has to follow it: resolved here, as the gateway's paths are
-/// not the origin's. `None`: it stays as it is.
+/// not the origin's, and absolute, as PHP's SoapClient takes the port in `/https/host:8443/` for its own. `None`: it stays as
+/// it is.
 fn reference(base: &Base, text: &str, is_ours: impl Fn(&Origin) -> bool) -> Option<String> {
     let (head, tail) = text.split_at(text.find(['?', '#']).unwrap_or(text.len()));
     let (origin, path) = match absolute(head, base.origin.scheme)? {
@@ -48,7 +49,7 @@ fn reference(base: &Base, text: &str, is_ours: impl Fn(&Origin) -> bool) -> Opti
         return None;
     };
     let path = if path.is_empty() { Cow::Borrowed("/") } else { without_dots(&path) };
-    Some(format!("{prefix}{path}{tail}"))
+    Some(format!("{}{prefix}{path}{tail}", base.root))
 }
 
 /// The scheme of a reference, and what follows its `//`; `Some(None)` for one without. `None`: another scheme, or none that
@@ -128,7 +129,7 @@ mod tests {
 
     fn base(prefix: &str, path: &str) -> Base {
         let origin = origin_named(Scheme::Https, "ota.test").unwrap();
-        Base { prefix: prefix.to_owned(), origin, path: path.to_owned() }
+        Base { root: String::new(), prefix: prefix.to_owned(), origin, path: path.to_owned() }
     }
 
     fn located(base: &Base, text: &str) -> String {
@@ -164,7 +165,8 @@ mod tests {
         ] {
             assert_eq!(located(&base, text), wanted, "{text}");
         }
-        assert_eq!(located(&self::base("/ota", "/"), "https://ota.test/x"), "/ota/x");
+        let named = Base { root: "http://gateway:8081".to_owned(), ..self::base("/ota", "/") };
+        assert_eq!(located(&named, "https://ota.test/x"), "http://gateway:8081/ota/x");
         // A client would resolve it against the gateway's own `/https`.
         assert_eq!(located(&self::base("/https/ota.test", "/"), "x"), "/https/ota.test/x");
     }
