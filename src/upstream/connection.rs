@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    Body, Origin, SendError, SendErrorKind,
+    Body, Origin, SendError, SendErrorKind, is_clearly_framed,
     pool::{Parked, Pool, Sender, reusable_until},
     upload::{Progress, Upload},
 };
@@ -74,6 +74,9 @@ impl Connection {
             let answer = sender.try_send_request(Request::from_parts(head, upload));
             before_silence(answer, &progress, self.context.response_timeout).await?.map_err(SendError::from)?
         };
+        if !is_clearly_framed(response.version(), response.headers()) {
+            return Err(SendError { kind: SendErrorKind::Malformed, written: true, request: None, source: None });
+        }
         self.reclaim(sender, &response);
         Ok(response)
     }

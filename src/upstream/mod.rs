@@ -7,6 +7,7 @@
 mod connection;
 mod dial;
 mod error;
+mod framing;
 mod pool;
 mod tls;
 mod upload;
@@ -27,6 +28,7 @@ use crate::config::{self, host::Host};
 
 pub use connection::Connection;
 pub use error::{ConnectError, SendError, SendErrorKind, SetupError, Step};
+pub use framing::is_clearly_framed;
 
 /// A request's body on its way to an origin.
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;
