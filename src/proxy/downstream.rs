@@ -151,6 +151,11 @@ impl Downstream {
         &self.departure
     }
 
+    /// Whether the request that has just come is an `OPTIONS` without a path. To be asked once a request.
+    pub(super) fn takes_no_path(&self) -> bool {
+        self.phase.takes_no_path()
+    }
+
     /// What follows on this connection is no HTTP.
     pub(super) fn leave_http(&self) {
         self.phase.opaque();

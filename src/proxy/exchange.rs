@@ -129,6 +129,9 @@ impl<'a> Exchange<'a> {
         let (mut parts, body) = request.into_parts();
         let unmatched = || Box::new(Record::new(rules.metrics.unmatched().clone()));
 
+        if !upstream::is_clearly_framed(parts.version, &parts.headers) {
+            return Err((unmatched(), Refusal::ambiguous_end()));
+        }
         let (Target { origin, path, host_header }, base) =
             target_of(client, &rules, &parts).map_err(|error| (unmatched(), Refusal::target(error)))?;
         if target::is_own_address(&origin.host, origin.port, client.own()) {
@@ -461,19 +464,26 @@ fn target_of(
     parts: &http::request::Parts,
 ) -> Result<(Target, Option<Base>), TargetError> {
     let is_http_10 = parts.version == Version::HTTP_10;
-    match client.entrance() {
-        Entrance::Proxy => Ok((target::absolute(&parts.uri, &parts.headers)?, None)),
-        Entrance::Gateway if parts.uri.authority().is_some() => Err(TargetError::NotAProxy(client.own().proxy)),
+    let asks_all = client.takes_no_path() && parts.method == Method::OPTIONS;
+    let (mut target, base) = match client.entrance() {
+        Entrance::Proxy => (target::absolute(&parts.uri, &parts.headers)?, None),
+        Entrance::Gateway if parts.uri.authority().is_some() => {
+            return Err(TargetError::NotAProxy(client.own().proxy));
+        }
         Entrance::Gateway => {
             let path = parts.uri.path_and_query().map_or("", PathAndQuery::as_str);
             let (target, base) = gateway::target(&rules.names, path, is_http_10, &parts.headers)?;
-            Ok((target, Some(base)))
+            (target, Some(base))
         }
         Entrance::Tunnel(tunnel) => {
             let target = target::inside(&tunnel.authority, tunnel.scheme, &parts.uri, is_http_10, &parts.headers)?;
-            Ok((target, None))
+            (target, None)
         }
+    };
+    if asks_all {
+        target.path = PathAndQuery::from_static("*");
     }
+    Ok((target, base))
 }
 
 /// An answer without what was between origin and proxy.

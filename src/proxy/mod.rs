@@ -3,6 +3,7 @@
 //! A connection starts in `downstream`; a CONNECT becomes a `tunnel`; every request is an `exchange`.
 
 mod answer;
+mod asterisk;
 mod client_io;
 mod downstream;
 mod exchange;

@@ -163,7 +163,7 @@ pub(super) fn default_port(scheme: Scheme) -> u16 {
     }
 }
 
-/// `http://host` and `http://host/` are the same to the parser, so that an OPTIONS of the first asks for `/`, not for `*`.
+/// `http://host` and `http://host/` are the same to the parser: `asterisk` tells them apart.
 fn path(uri: &Uri) -> PathAndQuery {
     let Some(path) = uri.path_and_query() else { return PathAndQuery::from_static("/") };
     if path.as_str().starts_with('?') {
