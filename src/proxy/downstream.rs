@@ -1,6 +1,6 @@
 //! One client connection: HTTP/1 on it, request by request, until it closes, is drained, or becomes a tunnel.
 
-use std::{convert::Infallible, future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
 
 use http::{Method, Request, Response};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
@@ -12,6 +12,7 @@ use super::{
     Proxy,
     answer::Answer,
     client_io::{ClientIo, Departure, Phase},
+    entrance::{Entrance, Own},
     exchange,
     respond::Refusal,
     target::{Authority, TargetError},
@@ -32,19 +33,6 @@ pub(super) struct Shared {
     pub(super) tasks: TaskTracker,
 }
 
-/// The addresses of the listeners.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Own {
-    pub(super) proxy: SocketAddr,
-    pub(super) gateway: Option<SocketAddr>,
-}
-
-impl Own {
-    pub(super) fn addresses(self) -> impl Iterator<Item = SocketAddr> {
-        [Some(self.proxy), self.gateway].into_iter().flatten()
-    }
-}
-
 impl Shared {
     /// Runs a task that a drain waits for, and that ends with it.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
@@ -62,17 +50,6 @@ pub(super) struct Downstream {
     entrance: Entrance,
     phase: Phase,
     departure: Departure,
-}
-
-/// Where a connection came in, which decides how its requests name their origin.
-#[derive(Debug, Clone)]
-pub(super) enum Entrance {
-    /// The proxy's own port.
-    Proxy,
-    /// The gateway.
-    Gateway,
-    /// A tunnel through the proxy.
-    Tunnel(Arc<Tunnel>),
 }
 
 /// A tunnel whose requests are read here.

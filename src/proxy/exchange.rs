@@ -6,9 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, uri::PathAndQuery,
-};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body_util::BodyExt;
 use hyper::{body::Incoming, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
@@ -17,8 +15,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{
     Rules,
     answer::{self, Answer},
-    downstream::{Downstream, Entrance},
-    gateway::{self, Base},
+    downstream::Downstream,
+    entrance,
+    gateway::Base,
     headers,
     metrics::{Outcome, RetryReason, SkipReason},
     preference,
@@ -27,7 +26,7 @@ use super::{
     relay::relay,
     replay::{Copy, Replay},
     respond::{Bound, Refusal},
-    target::{self, Target, TargetError},
+    target::{self, Target},
 };
 use crate::{
     config::model::{Class, Policy, UnmatchedHost, UnmatchedPath},
@@ -133,7 +132,7 @@ impl<'a> Exchange<'a> {
             return Err((unmatched(), Refusal::ambiguous_end()));
         }
         let (Target { origin, path, host_header }, base) =
-            target_of(client, &rules, &parts).map_err(|error| (unmatched(), Refusal::target(error)))?;
+            entrance::target(client, &rules, &parts).map_err(|error| (unmatched(), Refusal::target(error)))?;
         if target::is_own_address(&origin.host, origin.port, client.own()) {
             return Err((unmatched(), Refusal::own_address()));
         }
@@ -455,35 +454,6 @@ impl<'a> Exchange<'a> {
             }
         }
     }
-}
-
-/// Where a request goes, by the rules of the place it stands in; at the gateway, with that place.
-fn target_of(
-    client: &Downstream,
-    rules: &Rules,
-    parts: &http::request::Parts,
-) -> Result<(Target, Option<Base>), TargetError> {
-    let is_http_10 = parts.version == Version::HTTP_10;
-    let asks_all = client.takes_no_path() && parts.method == Method::OPTIONS;
-    let (mut target, base) = match client.entrance() {
-        Entrance::Proxy => (target::absolute(&parts.uri, &parts.headers)?, None),
-        Entrance::Gateway if parts.uri.authority().is_some() => {
-            return Err(TargetError::NotAProxy(client.own().proxy));
-        }
-        Entrance::Gateway => {
-            let path = parts.uri.path_and_query().map_or("", PathAndQuery::as_str);
-            let (target, base) = gateway::target(&rules.names, path, is_http_10, &parts.headers)?;
-            (target, Some(base))
-        }
-        Entrance::Tunnel(tunnel) => {
-            let target = target::inside(&tunnel.authority, tunnel.scheme, &parts.uri, is_http_10, &parts.headers)?;
-            (target, None)
-        }
-    };
-    if asks_all {
-        target.path = PathAndQuery::from_static("*");
-    }
-    Ok((target, base))
 }
 
 /// An answer without what was between origin and proxy.

@@ -6,6 +6,7 @@ mod answer;
 mod asterisk;
 mod client_io;
 mod downstream;
+mod entrance;
 mod exchange;
 mod gateway;
 mod headers;
@@ -32,7 +33,8 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
-    downstream::{Downstream, Entrance, Own, Shared},
+    downstream::{Downstream, Shared},
+    entrance::{Entrance, Own},
     gateway::Names,
     metrics::Metrics,
 };

@@ -4,7 +4,7 @@ use std::{fmt, net::SocketAddr};
 
 use http::{HeaderMap, HeaderValue, Uri, header, uri::PathAndQuery};
 
-use super::downstream::Own;
+use super::entrance::Own;
 use crate::{
     config::host::{self, Host, HostError},
     upstream::{Origin, Scheme},

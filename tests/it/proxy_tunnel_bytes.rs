@@ -15,7 +15,7 @@ use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
 };
 
-use super::proxy_rig::{Origin, Rig, Wire, field, status};
+use super::proxy_rig::{Origin, Rig, Wire, field, status, within};
 
 #[tokio::test]
 async fn tls_behind_line_breaks_and_a_byte_at_a_time_is_intercepted() {
@@ -134,7 +134,14 @@ async fn a_tunnel_whose_host_was_slow_to_reach_costs_a_slot_of_that_moment() {
     let rig = closed_tunnels(2).await;
     let mut slow = rig.connect().await;
     slow.send(connect(address.port(), "")).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    within(async {
+        while !is_knocked_at(address.port()) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    // More than the grace of any slot.
+    tokio::time::sleep(Duration::from_millis(200)).await;
     let accepting = tokio::spawn(async move {
         let mut accepted = Vec::new();
         loop {
@@ -146,6 +153,15 @@ async fn a_tunnel_whose_host_was_slow_to_reach_costs_a_slot_of_that_moment() {
     let answer = rig.ask(connect(address.port(), "X-Pacer-Max-Wait: 0\r\n")).await;
     assert_eq!(status(&answer), 429, "{answer}");
     accepting.abort();
+}
+
+/// Whether somebody's connection to that port is not answered yet: the system's table has it in the state `SYN_SENT`.
+fn is_knocked_at(port: u16) -> bool {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    table.lines().any(|line| {
+        let mut fields = line.split_whitespace().skip(2);
+        fields.next().is_some_and(|remote| remote.ends_with(&format!(":{port:04X}"))) && fields.next() == Some("02")
+    })
 }
 
 /// Writes a byte at a time.
