@@ -160,7 +160,8 @@ struct Line {
     wish: Wish,
 }
 
-/// Waits for a slot and connects. A connection that takes longer than the slot is good for costs another one, once.
+/// Waits for a slot and connects. In a short line the connection comes first, so that no slot ages on the way; elsewhere one
+/// that takes longer than the slot is good for costs another slot, once.
 async fn reach_in_turn(
     client: &Downstream,
     rules: &Rules,
@@ -168,8 +169,12 @@ async fn reach_in_turn(
     line: &Line,
     record: &mut Record,
 ) -> Result<(TcpStream, Option<Permit>), Refusal> {
+    let ready = if line.lane.is_short() { Some(reach(client, rules, authority).await?) } else { None };
     let permit = slot(client, line, record).await?;
-    let origin = reach(client, rules, authority).await?;
+    let origin = match ready {
+        Some(origin) => origin,
+        None => reach(client, rules, authority).await?,
+    };
     if permit.is_fresh() {
         return Ok((origin, Some(permit)));
     }
