@@ -76,6 +76,7 @@ pub enum StartError {
 pub async fn start(config: Config) -> Result<App, StartError> {
     let listener = bind("listen", config.listen)?;
     let admin_listener = config.admin.map(|address| bind("admin", address)).transpose()?;
+    let gateway_listener = config.gateway.map(|address| bind("gateway", address)).transpose()?;
     let authority = Authority::open(&config.ca)?;
     let upstream = Upstream::new(&config.upstream)?;
     let metrics = telemetry::install_recorder()?;
@@ -84,11 +85,13 @@ pub async fn start(config: Config) -> Result<App, StartError> {
     let limiter = Limiter::open(&config).await?;
 
     let address = listener.local_addr().map_err(|cause| lost("listen", config.listen, cause))?;
-    let environment = ca::environment::variables(&ca::environment::proxy_url(address), &authority);
+    let gateway_address = gateway_listener.as_ref().and_then(|listener| listener.local_addr().ok());
+    let mut environment = ca::environment::variables(&ca::environment::proxy_url(address), &authority);
+    environment.extend(gateway_address.map(|address| ca::environment::gateway(address, None)));
     let (draining, drained) = (CancellationToken::new(), CancellationToken::new());
     let router = Router::new(&config);
     let proxy = Arc::new(Proxy::new(&config, router, limiter.clone(), upstream, Leaves::new(authority)?));
-    let serving = tokio::spawn(proxy::serve(listener, proxy.clone(), draining.clone()));
+    let serving = tokio::spawn(proxy::serve(listener, gateway_listener, proxy.clone(), draining.clone()));
 
     let upkeep = (limiter.clone(), metrics.clone(), drained.clone());
     tokio::spawn(async move {
@@ -112,6 +115,9 @@ pub async fn start(config: Config) -> Result<App, StartError> {
         tokio::spawn(admin::serve(listener, Arc::new(Admin::new(metrics, readiness, status)), drained.clone()))
     });
     info!(addr = %address, "proxy listening");
+    if let Some(address) = gateway_address {
+        info!(addr = %address, "gateway listening");
+    }
     if let Some(address) = admin_address {
         info!(addr = %address, "admin listening");
     }

@@ -154,6 +154,7 @@ fn fixed(started: &Config, config: &Config) -> Vec<&'static str> {
         }
     };
     differs("listen", started.listen != config.listen);
+    differs("gateway", started.gateway != config.gateway);
     differs("admin", started.admin != config.admin);
     differs("ca.dir", started.ca.dir != config.ca.dir);
     differs("ca.key_type", started.ca.key_type != config.ca.key_type);
@@ -257,7 +258,8 @@ mod tests {
         let redis = "listen: 127.0.0.1:1\nredis: { url: 'redis://127.0.0.1:1', expected_instances: 2 }";
         let started = parse(redis);
         assert!(fixed(&started, &parse(redis)).is_empty());
-        assert_eq!(fixed(&started, &parse("listen: 127.0.0.1:2\nadmin: 127.0.0.1:3")), ["listen", "admin", "redis"]);
+        let text = "listen: 127.0.0.1:2\nadmin: 127.0.0.1:3\ngateway: 127.0.0.1:4";
+        assert_eq!(fixed(&started, &parse(text)), ["listen", "gateway", "admin", "redis"]);
         let other = "listen: 127.0.0.1:1\nca: { dir: other, key_type: rsa2048, name_constraints: true }\n\
                      redis: { url: 'redis://:secret@127.0.0.1:1', prefix: p, expected_instances: 3 }";
         assert_eq!(

@@ -23,6 +23,16 @@ pub fn proxy_url(listen: SocketAddr) -> String {
     format!("http://{}", reachable(listen))
 }
 
+/// Names a gateway that listens on `gateway`, for programs that take a base URL; no client reads it by itself. Where the
+/// proxy is reached at a host of `proxy`, so is the gateway.
+pub fn gateway(gateway: SocketAddr, proxy: Option<&str>) -> (String, String) {
+    let elsewhere = proxy.and_then(|url| url.parse::<http::Uri>().ok()).and_then(|uri| {
+        let host = uri.host()?;
+        Some(format!("http://{host}:{}", gateway.port()))
+    });
+    ("OTA_PACER_GATEWAY".to_owned(), elsewhere.unwrap_or_else(|| proxy_url(gateway)))
+}
+
 /// Name and value of every variable that some client family reads, for a proxy at the URL `proxy`.
 ///
 /// `ALL_PROXY` is left alone: it would send protocols through the proxy that are not HTTP.
@@ -214,6 +224,14 @@ mod tests {
         ] {
             assert_eq!(proxy_url(listen.parse().unwrap()), url);
         }
+    }
+
+    #[test]
+    fn a_gateway_is_where_the_proxy_is() {
+        let gateway = |listen: &str, proxy| gateway(listen.parse().unwrap(), proxy).1;
+        assert_eq!(gateway("0.0.0.0:8081", None), "http://127.0.0.1:8081");
+        assert_eq!(gateway("0.0.0.0:8081", Some("http://pacer:8080")), "http://pacer:8081");
+        assert_eq!(gateway("[::]:8081", Some("http://[::1]:8080/")), "http://[::1]:8081");
     }
 
     #[test]

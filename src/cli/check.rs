@@ -64,26 +64,38 @@ pub fn summary(config: &Config) -> String {
         }
     };
     let head = [
-        ("listen", config.listen.to_string()),
-        ("admin", admin),
-        ("buckets", store),
-        ("ca", ca),
-        ("origins", origins),
-        ("classes", classes),
+        ("listen", Some(config.listen.to_string())),
+        ("gateway", config.gateway.map(|gateway| gateway.to_string())),
+        ("admin", Some(admin)),
+        ("buckets", Some(store)),
+        ("ca", Some(ca)),
+        ("origins", Some(origins)),
+        ("classes", Some(classes)),
     ];
-    for (name, value) in head {
+    for (name, value) in head.into_iter().filter_map(|(name, value)| Some((name, value?))) {
         writeln!(text, "{name:<8} {value}").expect(STRING);
     }
     for channel in &config.channels {
         let hosts: Vec<String> = channel.hosts.iter().map(ToString::to_string).collect();
         writeln!(text, "\n{}: {}", channel.name, hosts.join(", ")).expect(STRING);
         writeln!(text, "counted by {}", credential(&channel.credential)).expect(STRING);
+        if config.gateway.is_some() {
+            writeln!(text, "{}", at_gateway(channel)).expect(STRING);
+        }
         if !channel.intercept {
             writeln!(text, "{NOT_INTERCEPTED}").expect(STRING);
         }
         text.push_str(&table(channel).to_string());
     }
     text
+}
+
+/// How a channel is asked for at the gateway.
+fn at_gateway(channel: &Channel) -> String {
+    match &channel.gateway_origin {
+        Some(origin) => format!("at the gateway `/{}/` is {origin}/", channel.name),
+        None => "at the gateway by its hosts, as in `/https/HOST/`: its name stands for none".to_owned(),
+    }
 }
 
 /// `RSA 2048`

@@ -52,10 +52,13 @@ impl Env {
     /// When the CA cannot be had, or `--proxy` is no URL that clients understand.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         self.config.with(|config| {
-            let proxy = proxy_of(&config, self.proxy).map_err(WrongUsage)?;
+            let proxy = proxy_of(&config, self.proxy.clone()).map_err(WrongUsage)?;
             // First the files, then the paths: some clients fail hard on a missing one.
             let authority = Authority::open(&config.ca)?;
             let mut variables = environment::variables(&proxy, &authority);
+            // An open port is known to the process that listens on it alone.
+            let gateway = config.gateway.filter(|gateway| gateway.port() != 0);
+            variables.extend(gateway.map(|gateway| environment::gateway(gateway, self.proxy.as_deref())));
             if self.node_preload {
                 let existing = |name: &str| std::env::var(name).ok().filter(|_| self.ca_dir.is_none());
                 environment::preload_node(&mut variables, &authority, existing);

@@ -74,9 +74,12 @@ async fn run(config: Config, command: &[OsString]) -> anyhow::Result<ExitCode> {
 
 /// The proxy of the configuration: one that listens already, of whichever process, else one in this process.
 pub(super) async fn join_or_start(config: Config) -> anyhow::Result<(Option<App>, Vec<(String, String)>)> {
-    let (listen, ca) = (config.listen, config.ca.clone());
+    let (listen, gateway, ca) = (config.listen, config.gateway, config.ca.clone());
     let joined = || -> anyhow::Result<_> {
-        Ok((None, environment::variables(&environment::proxy_url(listen), &Authority::open(&ca)?)))
+        let mut variables = environment::variables(&environment::proxy_url(listen), &Authority::open(&ca)?);
+        variables
+            .extend(gateway.filter(|gateway| gateway.port() != 0).map(|gateway| environment::gateway(gateway, None)));
+        Ok((None, variables))
     };
     if is_ours(listen).await {
         return joined();

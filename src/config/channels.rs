@@ -7,6 +7,7 @@ use http::{HeaderName, Method};
 use super::{
     conflict::{self, Claim},
     document::{Entry, Kind, Node},
+    gateway,
     limits::{Owner, limits},
     mistake::{Invalid, Mistake, Span, nearest},
     model::{Channel, Credential, Endpoint, HostPattern, KeyPart, Limit, LimitKind, Matcher, PathPattern, Policy},
@@ -18,11 +19,13 @@ use super::{
 /// All channels, with their policies over `defaults`.
 pub(super) fn channels(file: &Section<'_>, defaults: Policy) -> Vec<Arc<Channel>> {
     let cx = file.context();
+    let has_gateway = file.entry("gateway").is_some();
     let mut hosts = Vec::new();
     let mut channels = Vec::new();
     for entry in file.named("channels", "for example `channels: { booking_com: { hosts: [supply-xml.booking.com] } }`")
     {
         let what = format!("channel `{}`", entry.key.escape_debug());
+        gateway::refuse_scheme(file, entry, has_gateway);
         let section = Section::open::<schema::Channel>(cx, &what, &entry.span, Some(&*entry.value), &[]);
         channels.push(Arc::new(channel(&section, &entry.key, &what, defaults, &mut hosts)));
         section.finish();
@@ -57,6 +60,7 @@ fn channel(
             hosts.push(pattern);
         }
     }
+    let gateway_origin = gateway::origin(section, what, &hosts);
     let intercept = section.read("intercept", flag).unwrap_or(true);
     let policy = policy(section, defaults);
     let shared = limits(section, Owner::Channel);
@@ -79,6 +83,7 @@ fn channel(
     Channel {
         name: name.to_owned(),
         hosts,
+        gateway_origin,
         intercept,
         credential,
         limits: shared.into_iter().map(|(limit, _)| limit).collect(),

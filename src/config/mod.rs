@@ -10,6 +10,7 @@ mod channels;
 mod conflict;
 mod document;
 mod expand;
+mod gateway;
 mod key;
 mod limits;
 mod mistake;
@@ -52,9 +53,10 @@ pub fn parse(file: &str, text: &str, env: impl Fn(&str) -> Option<String>) -> Re
     let (document, duplicates) = document::read(text).map_err(|mistake| Errors::new(file, text, vec![mistake]))?;
     let cx = Context::new(&env);
     let root = Section::open::<schema::File>(&cx, "the configuration", &(0..0), Some(&*document), &[]);
-    let (listen, admin) = settings::addresses(&root);
+    let settings::Addresses { listen, admin, gateway } = settings::addresses(&root);
     let mut config = Config {
         listen,
+        gateway,
         admin,
         redis: settings::redis(&root),
         ca: settings::ca(&root),

@@ -21,6 +21,8 @@ use super::{host::Host, units::Rate};
 pub struct Config {
     /// Where workers' `HTTP_PROXY` and `HTTPS_PROXY` point.
     pub listen: SocketAddr,
+    /// Where clients that can name no proxy send their requests, the origin in the path. `None`: nowhere.
+    pub gateway: Option<SocketAddr>,
     /// Where `/metrics`, `/healthz`, `/readyz` and `/status` are served. `None`: nowhere.
     pub admin: Option<SocketAddr>,
     /// The store shared by the fleet. `None`: buckets live in this process, for a single instance.
@@ -205,6 +207,8 @@ pub struct Channel {
     pub name: String,
     /// The hosts of the channel, exact or wildcard, as written and validated.
     pub hosts: Vec<HostPattern>,
+    /// What its name stands for at the gateway. `None`: nothing, its hosts are named by themselves.
+    pub gateway_origin: Option<GatewayOrigin>,
     /// Whether tunnels to its hosts are opened and each request in them is paced. Otherwise they are relayed unread, and
     /// opening one takes from the channel's limits.
     pub intercept: bool,
@@ -227,6 +231,17 @@ pub struct HostPattern {
     pub host: String,
     /// `None`: any port.
     pub port: Option<u16>,
+}
+
+/// An origin that a channel's name stands for at the gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayOrigin {
+    /// Whether it is spoken to over TLS.
+    pub is_tls: bool,
+    /// One of the channel's hosts.
+    pub host: Host,
+    /// The port.
+    pub port: u16,
 }
 
 /// What an OTA counts by. Its value never leaves the process but as a keyed hash.

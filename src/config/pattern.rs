@@ -115,6 +115,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_pattern_covers_its_hosts() {
+        let covers = |pattern: &str, host: &str, port| {
+            HostPattern::parse(pattern).unwrap().covers(&Host::parse(host).unwrap(), port)
+        };
+        assert!(covers("ota.example", "OTA.example.", 80));
+        assert!(covers("*.ota.example", "a.b.ota.example", 80));
+        assert!(covers("[::1]:443", "[::1]", 443));
+        assert!(!covers("ota.example:8443", "ota.example", 443));
+        assert!(!covers("*.ota.example", "ota.example", 443));
+        assert!(!covers("*.ota.example", "no-ota.example", 443));
+    }
+
     proptest! {
         #[test]
         fn no_text_panics(text in "\\PC{0,24}", host in "[a.*:0\\[\\]]{0,12}") {

@@ -30,6 +30,9 @@ pub(super) fn keys<T: JsonSchema>() -> Vec<String> {
 pub(super) struct File {
     /// Address that workers' `HTTP_PROXY` and `HTTPS_PROXY` name; `127.0.0.1:8080` by default. Port 0 takes a free one.
     listen: Option<String>,
+    /// Address for clients that can name no proxy: they ask it for `/https/HOST/path`, or for `/CHANNEL/path`, in clear;
+    /// nowhere by default.
+    gateway: Option<String>,
     /// Address of `/metrics`, `/healthz`, `/readyz` and `/status`; nowhere by default.
     admin: Option<String>,
     /// The Redis that holds the buckets of the fleet. Without it, buckets live in the process: for a single instance.
@@ -165,6 +168,9 @@ pub(super) struct Retry {
 pub(super) struct Channel {
     /// `host` or `*.host`, either with `:port`; without one, any port.
     hosts: Vec<String>,
+    /// What the channel's name stands for at the gateway, such as `https://supply-xml.booking.com`; by default its only host
+    /// that is no wildcard, over TLS.
+    gateway_origin: Option<String>,
     /// Whether tunnels to its hosts are opened; `true` by default. `false`: for hosts that pin their certificate or want one
     /// of the client. Their tunnels are relayed unread, and each takes once from the channel's limits, however many requests
     /// it carries.

@@ -19,19 +19,39 @@ use super::{
     units::{duration, positive_duration, size},
 };
 
-/// `listen` and `admin`.
-pub(super) fn addresses(file: &Section<'_>) -> (SocketAddr, Option<SocketAddr>) {
+/// Where an instance listens.
+pub(super) struct Addresses {
+    pub(super) listen: SocketAddr,
+    pub(super) admin: Option<SocketAddr>,
+    pub(super) gateway: Option<SocketAddr>,
+}
+
+/// `listen`, `admin` and `gateway`.
+pub(super) fn addresses(file: &Section<'_>) -> Addresses {
     let listen = file.read("listen", address).unwrap_or(LISTEN);
     let admin = file.read("admin", address);
-    if admin == Some(listen) && listen.port() != 0 {
-        let hint = "give each its own port, for example `127.0.0.1:9090` for `admin`";
-        let mistake = Mistake::new(&file.span("admin"), "`admin` is the same address as `listen`", hint);
-        file.context().mistake(match file.entry("listen") {
-            Some(entry) => mistake.with(&entry.value.span, "`listen` is here"),
+    let gateway = file.read("gateway", address);
+    let (of_listen, of_admin) = (("listen", Some(listen), "`listen` is here"), ("admin", admin, "`admin` is here"));
+    refuse_shared(file, ("admin", admin, "127.0.0.1:9090"), &[of_listen]);
+    refuse_shared(file, ("gateway", gateway, "127.0.0.1:8081"), &[of_listen, of_admin]);
+    Addresses { listen, admin, gateway }
+}
+
+/// Two sockets cannot have one address. A key comes with its address, and with an example or the label of its place.
+fn refuse_shared(
+    file: &Section<'_>,
+    (key, address, example): (&'static str, Option<SocketAddr>, &str),
+    others: &[(&'static str, Option<SocketAddr>, &'static str)],
+) {
+    let Some(address) = address.filter(|address| address.port() != 0) else { return };
+    for (other, _, label) in others.iter().filter(|(_, taken, _)| *taken == Some(address)) {
+        let hint = format!("give each its own port, for example `{example}` for `{key}`");
+        let mistake = Mistake::new(&file.span(key), format!("`{key}` is the same address as `{other}`"), hint);
+        file.context().mistake(match file.entry(other) {
+            Some(entry) => mistake.with(&entry.value.span, label),
             None => mistake,
         });
     }
-    (listen, admin)
 }
 
 /// `annotate`.

@@ -1,5 +1,6 @@
-//! The stream of one client connection, with the three manners that hyper leaves to its user: a bound on how long a request
-//! head may trickle in, a close that lets the client read the last answer, and a word when the client leaves.
+//! The stream of one client connection, with the manners that hyper leaves to its user: a bound on how long a request head
+//! may trickle in, a refusal that says why where hyper cannot read a head, a close that lets the client read the last answer,
+//! and a word when the client leaves.
 
 use std::{
     fmt,
@@ -8,40 +9,70 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     task::{Context, Poll, ready},
     time::Duration,
 };
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::Sleep,
 };
 
-/// What a client connection is doing, as its service tells its stream.
+use super::{asterisk::RequestLine, respond::Refusal};
+
+/// What a client connection is doing, as its service and its stream tell each other.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Phase(Arc<AtomicU8>);
+pub(super) struct Phase(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    phase: AtomicU8,
+    /// A request was taken whose answer is not yet on its way whole.
+    owes: AtomicBool,
+    /// The request whose head has just come is an `OPTIONS` without a path.
+    lacks_path: AtomicBool,
+}
 
 impl Phase {
     /// A request head is complete.
     pub(super) fn serving(&self) {
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |phase| (phase != OPAQUE).then_some(SERVING));
+        self.0.owes.store(true, Ordering::Relaxed);
+        let serving = |phase| (phase != OPAQUE).then_some(SERVING);
+        let _ = self.0.phase.fetch_update(Ordering::Relaxed, Ordering::Relaxed, serving);
     }
 
     /// The answer is complete.
     pub(super) fn idle(&self) {
-        let _ = self.0.compare_exchange(SERVING, IDLE, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.0.phase.compare_exchange(SERVING, IDLE, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// The connection leaves HTTP for good: a tunnel, or an upgrade.
     pub(super) fn opaque(&self) {
-        self.0.store(OPAQUE, Ordering::Relaxed);
+        self.0.phase.store(OPAQUE, Ordering::Relaxed);
+    }
+
+    /// Whether the request whose head has just come is an `OPTIONS` without a path. To be asked once a request.
+    pub(super) fn takes_no_path(&self) -> bool {
+        self.0.lacks_path.swap(false, Ordering::Relaxed)
     }
 
     fn is(&self, phase: u8) -> bool {
-        self.0.load(Ordering::Relaxed) == phase
+        self.0.phase.load(Ordering::Relaxed) == phase
+    }
+
+    /// Whether what is written can only be hyper's own.
+    fn owes_nothing(&self) -> bool {
+        self.is(IDLE) && !self.0.owes.load(Ordering::Relaxed)
+    }
+
+    /// All that was answered is written.
+    fn flushed(&self) {
+        if self.is(IDLE) {
+            self.0.owes.store(false, Ordering::Relaxed);
+        }
     }
 }
 
@@ -80,6 +111,9 @@ impl fmt::Debug for Departure {
 pub(super) struct ClientIo<I> {
     socket: Arc<Mutex<Socket<I>>>,
     phase: Phase,
+    line: RequestLine,
+    /// Written in place of hyper's bare refusal of a head.
+    stead: Bytes,
     head: Option<Pin<Box<Sleep>>>,
     linger: Option<Pin<Box<Sleep>>>,
     is_shut: bool,
@@ -90,10 +124,35 @@ impl<I> ClientIo<I> {
         Self {
             socket: Arc::new(Mutex::new(Socket { io, ahead: BytesMut::new() })),
             phase,
+            line: RequestLine::default(),
+            stead: Bytes::new(),
             head: None,
             linger: None,
             is_shut: false,
         }
+    }
+}
+
+impl<I: AsyncWrite + Unpin> ClientIo<I> {
+    /// Whether `bytes` are hyper's answer to a head that it cannot read, and something better goes out for them.
+    fn stands_in(&mut self, bytes: &[u8]) -> bool {
+        if !self.phase.owes_nothing() {
+            return false;
+        }
+        let Some(refusal) = unasked_status(bytes).and_then(Refusal::unreadable) else { return false };
+        self.stead = refusal.into_bytes();
+        true
+    }
+
+    fn poll_stead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.stead.is_empty() {
+            let written = ready!(Pin::new(&mut lock(&self.socket).io).poll_write(cx, &self.stead))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.stead.advance(written);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -158,10 +217,14 @@ impl<I: AsyncRead + Unpin> AsyncRead for ClientIo<I> {
         let read = lock(&self.socket).poll_read(cx, buf);
         if !self.phase.is(IDLE) {
             self.head = None;
+            self.line = RequestLine::default();
             return read;
         }
         match read {
             Poll::Ready(Ok(())) => {
+                if self.line.lacks_path(&buf.filled()[before..]) {
+                    self.phase.0.lacks_path.store(true, Ordering::Relaxed);
+                }
                 if buf.filled().len() > before && self.head.is_none() {
                     self.head = Some(Box::pin(tokio::time::sleep(HEAD_TIMEOUT)));
                 }
@@ -180,15 +243,22 @@ impl<I: AsyncRead + Unpin> AsyncRead for ClientIo<I> {
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientIo<I> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.stands_in(buf) {
+            return Poll::Ready(Ok(buf.len()));
+        }
         Pin::new(&mut lock(&self.socket).io).poll_write(cx, buf)
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut lock(&self.socket).io).poll_flush(cx)
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_stead(cx))?;
+        ready!(Pin::new(&mut lock(&self.socket).io).poll_flush(cx))?;
+        self.phase.flushed();
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_stead(cx))?;
         if !self.is_shut {
             ready!(Pin::new(&mut lock(&self.socket).io).poll_shutdown(cx))?;
             self.is_shut = true;
@@ -212,16 +282,27 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientIo<I> {
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if let [only] = bufs
+            && self.stands_in(only)
+        {
+            return Poll::Ready(Ok(only.len()));
+        }
         Pin::new(&mut lock(&self.socket).io).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
         lock(&self.socket).io.is_write_vectored()
     }
+}
+
+/// The status of an answer that is nothing but a head.
+fn unasked_status(bytes: &[u8]) -> Option<u16> {
+    let text = std::str::from_utf8(bytes).ok()?.strip_suffix("\r\n\r\n")?;
+    text.strip_prefix("HTTP/1.1 ")?.split(' ').next()?.parse().ok()
 }
 
 const IDLE: u8 = 0;

@@ -1,6 +1,6 @@
 //! One client connection: HTTP/1 on it, request by request, until it closes, is drained, or becomes a tunnel.
 
-use std::{convert::Infallible, future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
 
 use http::{Method, Request, Response};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
@@ -12,9 +12,10 @@ use super::{
     Proxy,
     answer::Answer,
     client_io::{ClientIo, Departure, Phase},
+    entrance::{Entrance, Own},
     exchange,
     respond::Refusal,
-    target::Authority,
+    target::{Authority, TargetError},
     tunnel,
 };
 use crate::{
@@ -26,8 +27,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) proxy: Arc<Proxy>,
-    /// The listener's own address.
-    pub(super) own: SocketAddr,
+    /// Where this instance itself is reached.
+    pub(super) own: Own,
     /// Finish what is under way.
     pub(super) shutdown: CancellationToken,
     /// Let go of what is not finished.
@@ -49,8 +50,7 @@ impl Shared {
 #[derive(Debug, Clone)]
 pub(super) struct Downstream {
     shared: Arc<Shared>,
-    /// The tunnel that the connection is in.
-    tunnel: Option<Arc<Tunnel>>,
+    entrance: Entrance,
     phase: Phase,
     departure: Departure,
     tether: Tether,
@@ -68,15 +68,14 @@ pub(super) struct Tunnel {
 }
 
 impl Downstream {
-    /// A connection to the proxy's own port.
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, entrance: Entrance) -> Self {
         let (phase, departure) = (Phase::default(), Departure::never());
-        Self { shared, tunnel: None, phase, departure, tether: Tether::default() }
+        Self { shared, entrance, phase, departure, tether: Tether::default() }
     }
 
     /// The connection inside a tunnel that came through this one.
     pub(super) fn inside(&self, tunnel: Tunnel) -> Self {
-        Self { tunnel: Some(Arc::new(tunnel)), ..Self::new(self.shared.clone()) }
+        Self::new(self.shared.clone(), Entrance::Tunnel(Arc::new(tunnel)))
     }
 
     /// Serves HTTP/1 on `io`. Once a shutdown begins, the request under way is finished and the connection closed.
@@ -109,7 +108,7 @@ impl Downstream {
         &self.shared.proxy
     }
 
-    pub(super) fn own_address(&self) -> SocketAddr {
+    pub(super) fn own(&self) -> Own {
         self.shared.own
     }
 
@@ -117,9 +116,16 @@ impl Downstream {
         &self.shared.shutdown
     }
 
+    pub(super) fn entrance(&self) -> &Entrance {
+        &self.entrance
+    }
+
     /// The tunnel that this connection is in.
     pub(super) fn tunnel(&self) -> Option<&Tunnel> {
-        self.tunnel.as_deref()
+        match &self.entrance {
+            Entrance::Tunnel(tunnel) => Some(tunnel),
+            Entrance::Proxy | Entrance::Gateway => None,
+        }
     }
 
     /// Tells when the client leaves.
@@ -130,6 +136,11 @@ impl Downstream {
     /// Holds the upstream connection that this one used last.
     pub(super) fn tether(&self) -> &Tether {
         &self.tether
+    }
+
+    /// Whether the request that has just come is an `OPTIONS` without a path. To be asked once a request.
+    pub(super) fn takes_no_path(&self) -> bool {
+        self.phase.takes_no_path()
     }
 
     /// What follows on this connection is no HTTP.
@@ -144,9 +155,12 @@ impl Downstream {
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Answer> {
         self.phase.serving();
-        let response = match (request.method(), &self.tunnel) {
-            (&Method::CONNECT, None) => tunnel::open(self, request).await,
-            (&Method::CONNECT, Some(_)) => Refusal::nested_connect().into_response(),
+        let response = match (request.method(), &self.entrance) {
+            (&Method::CONNECT, Entrance::Proxy) => tunnel::open(self, request).await,
+            (&Method::CONNECT, Entrance::Tunnel(_)) => Refusal::nested_connect().into_response(),
+            (&Method::CONNECT, Entrance::Gateway) => {
+                Refusal::target(TargetError::NotAProxy(self.own().proxy)).into_response()
+            }
             _ => exchange::answer(self, request).await,
         };
         response.map(|body| body.ending(self.phase.clone()))

@@ -15,15 +15,18 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{
     Rules,
     answer::{self, Answer},
-    downstream::{Downstream, Tunnel},
+    downstream::Downstream,
+    entrance,
+    gateway::Base,
     headers,
     metrics::{Outcome, RetryReason, SkipReason},
     preference,
+    rebase::rebase,
     record::Record,
     relay::relay,
     replay::{Copy, Replay},
     respond::{Bound, Refusal},
-    target::{self, Target, TargetError},
+    target::{self, Target},
 };
 use crate::{
     config::model::{Class, Policy, UnmatchedHost, UnmatchedPath},
@@ -45,6 +48,7 @@ pub(super) async fn answer(client: &Downstream, request: Request<Incoming>) -> R
         refuse(refusal)
     });
     exchange.annotate(&mut response);
+    exchange.rebase(&mut response);
     finish(exchange.record, (response, outcome), is_head)
 }
 
@@ -71,6 +75,8 @@ struct Exchange<'a> {
     /// Those of the moment it came.
     rules: Arc<Rules>,
     origin: Origin,
+    /// Its place at the gateway, where the request came through that.
+    base: Option<Base>,
     head: Head,
     body: Replay<Incoming>,
     /// The client sends its body only once it is asked to, which reading it does. That waits for the slot.
@@ -124,9 +130,12 @@ impl<'a> Exchange<'a> {
         let (mut parts, body) = request.into_parts();
         let unmatched = || Box::new(Record::new(rules.metrics.unmatched().clone()));
 
-        let Target { origin, path, host_header } =
-            target_of(client, &parts).map_err(|error| (unmatched(), Refusal::target(error)))?;
-        if target::is_own_address(&origin.host, origin.port, client.own_address()) {
+        if !upstream::is_clearly_framed(parts.version, &parts.headers) {
+            return Err((unmatched(), Refusal::ambiguous_end()));
+        }
+        let (Target { origin, path, host_header }, base) =
+            entrance::target(client, &rules, &parts).map_err(|error| (unmatched(), Refusal::target(error)))?;
+        if target::is_own_address(&origin.host, origin.port, client.own()) {
             return Err((unmatched(), Refusal::own_address()));
         }
         if rules.upstream.comes_back(&parts.headers) {
@@ -171,6 +180,7 @@ impl<'a> Exchange<'a> {
             client,
             rules,
             origin,
+            base,
             head: Head {
                 method: parts.method,
                 uri: Uri::from(path),
@@ -436,6 +446,14 @@ impl<'a> Exchange<'a> {
         Ok((Response::from_parts(parts, Answer::empty()), Outcome::Answered))
     }
 
+    /// Has the answer lead nowhere past the gateway.
+    fn rebase(&self, response: &mut Response<Answer>) {
+        if let Some(base) = &self.base {
+            let router = &self.rules.router;
+            rebase(response.headers_mut(), base, |origin| router.channel(&origin.host, origin.port).is_some());
+        }
+    }
+
     /// Tells the worker how long it was held, how often it was sent, and in which line.
     fn annotate(&self, response: &mut Response<Answer>) {
         if !self.is_matched || !self.rules.settings.annotate {
@@ -452,17 +470,6 @@ impl<'a> Exchange<'a> {
                 headers.insert(name, value);
             }
         }
-    }
-}
-
-/// Where a request goes, by the rules of the place it stands in.
-fn target_of(client: &Downstream, parts: &http::request::Parts) -> Result<Target, TargetError> {
-    let is_http_10 = parts.version == Version::HTTP_10;
-    match client.tunnel() {
-        Some(Tunnel { authority, scheme, .. }) => {
-            target::inside(authority, *scheme, &parts.uri, is_http_10, &parts.headers)
-        }
-        None => target::absolute(&parts.uri, &parts.headers),
     }
 }
 

@@ -3,13 +3,17 @@
 //! A connection starts in `downstream`; a CONNECT becomes a `tunnel`; every request is an `exchange`.
 
 mod answer;
+mod asterisk;
 mod client_io;
 mod downstream;
+mod entrance;
 mod exchange;
+mod gateway;
 mod headers;
 mod interception;
 mod metrics;
 mod preference;
+mod rebase;
 mod record;
 mod relay;
 mod replay;
@@ -18,7 +22,7 @@ mod sniff;
 mod target;
 mod tunnel;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, io, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use http::HeaderName;
@@ -30,6 +34,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
     downstream::{Downstream, Shared},
+    entrance::{Entrance, Own},
+    gateway::Names,
     metrics::Metrics,
 };
 use crate::{
@@ -87,6 +93,8 @@ struct Rules {
     router: Router,
     upstream: Upstream,
     settings: Settings,
+    /// What channels' names stand for at the gateway.
+    names: Names,
     metrics: Metrics,
 }
 
@@ -97,7 +105,8 @@ impl Rules {
             annotate: config.annotate,
             priority_header: config.priority.header.clone(),
         };
-        Self { router, upstream, settings, metrics: Metrics::new(&config.channels) }
+        let (names, metrics) = (Names::new(&config.channels), Metrics::new(&config.channels));
+        Self { router, upstream, settings, names, metrics }
     }
 }
 
@@ -108,10 +117,19 @@ struct Settings {
     priority_header: HeaderName,
 }
 
-/// Serves clients until `shutdown` is cancelled; then accepts no more, finishes what is under way, and returns once all is
-/// done or the drain timeout has passed.
-pub async fn serve(listener: TcpListener, proxy: Arc<Proxy>, shutdown: CancellationToken) {
-    let own = match listener.local_addr() {
+/// Serves clients of the proxy, and of the gateway where there is one, until `shutdown` is cancelled; then accepts no more,
+/// finishes what is under way, and returns once all is done or the drain timeout has passed.
+pub async fn serve(
+    listener: TcpListener,
+    gateway: Option<TcpListener>,
+    proxy: Arc<Proxy>,
+    shutdown: CancellationToken,
+) {
+    let own = || {
+        let gateway = gateway.as_ref().map(TcpListener::local_addr).transpose()?;
+        io::Result::Ok(Own { proxy: listener.local_addr()?, gateway })
+    };
+    let own = match own() {
         Ok(own) => own,
         Err(error) => {
             tracing::error!(%error, "the listening socket is gone");
@@ -120,17 +138,24 @@ pub async fn serve(listener: TcpListener, proxy: Arc<Proxy>, shutdown: Cancellat
     };
     let drain_timeout = proxy.drain_timeout;
     let shared = Arc::new(Shared { proxy, own, shutdown, abort: CancellationToken::new(), tasks: TaskTracker::new() });
-    shared.shutdown.run_until_cancelled(accept(&listener, &shared)).await;
-    drop(listener);
+    let both = async {
+        tokio::join!(accept(&listener, &shared, Entrance::Proxy), async {
+            if let Some(gateway) = &gateway {
+                accept(gateway, &shared, Entrance::Gateway).await;
+            }
+        })
+    };
+    shared.shutdown.run_until_cancelled(both).await;
+    drop((listener, gateway));
     drain(&shared, drain_timeout).await;
 }
 
-async fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+async fn accept(listener: &TcpListener, shared: &Arc<Shared>, entrance: Entrance) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 send_at_once(&stream);
-                shared.spawn(Downstream::new(shared.clone()).serve(stream));
+                shared.spawn(Downstream::new(shared.clone(), entrance.clone()).serve(stream));
             }
             // Out of descriptors, mostly: trying again at once would only burn a core.
             Err(error) => {

@@ -131,6 +131,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_half_closed_tunnel_ends_in_silence_too() {
+        let (mut client, near) = tokio::io::duplex(64);
+        let (far, mut origin) = tokio::io::duplex(64);
+        let relayed = tokio::spawn(async move { relay(near, far, &CancellationToken::new()).await });
+        client.shutdown().await.unwrap();
+        assert_eq!(origin.read(&mut [0]).await.unwrap(), 0);
+        let closed = Instant::now();
+        // What still comes from the other side keeps it.
+        tokio::time::sleep(IDLE / 2).await;
+        origin.write_all(b".").await.unwrap();
+        client.read_exact(&mut [0]).await.unwrap();
+        let error = relayed.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!((3 * IDLE / 2..=3 * IDLE).contains(&closed.elapsed()), "after {:?}", closed.elapsed());
+        drop(origin);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_shutdown_waits_for_no_idle_tunnel() {
         let (_client, near) = tokio::io::duplex(64);
         let (far, _origin) = tokio::io::duplex(64);

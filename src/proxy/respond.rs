@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue, Response, StatusCode, header, response};
 
 use super::{answer::Answer, metrics::Outcome, preference::PreferenceError, target::TargetError};
 use crate::upstream::{ConnectError, SendError, SendErrorKind, Step};
@@ -32,19 +32,46 @@ pub(super) struct Refusal {
 impl Refusal {
     /// The request's target cannot be read, or may not stand where it stands.
     pub(super) fn target(error: TargetError) -> Self {
+        if error == TargetError::Itself {
+            return Self::own_address();
+        }
         let status = match error {
             TargetError::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             _ => StatusCode::BAD_REQUEST,
         };
         let hint = match error {
             TargetError::OriginForm => Some(
-                "this is a proxy: name it in `HTTP_PROXY` and `HTTPS_PROXY`, and leave the worker's URLs as they are",
+                "this is a proxy: name it in `HTTP_PROXY` and `HTTPS_PROXY`, and leave the worker's URLs as they are; for \
+                 a client that can name none, set `gateway`",
             ),
+            TargetError::GatewayPath => Some(
+                "the gateway's paths are `/https/HOST/path`, `/http/HOST:PORT/path` and, by its name, `/CHANNEL/path`",
+            ),
+            TargetError::ManyHosts => Some("name the host, `/https/HOST/path`, or set the channel's `gateway_origin`"),
+            TargetError::NotAProxy(_) => {
+                Some("name the proxy in `HTTP_PROXY` and `HTTPS_PROXY`, and the gateway in the URLs that are asked for")
+            }
             TargetError::Misdirected => Some("open another tunnel for another host"),
             _ => None,
         };
         let outcome = Outcome::BadRequest;
         Self { hint, is_closing: true, ..Self::new(outcome, status, "http_request_error", error.to_string()) }
+    }
+
+    /// A head that cannot be read, for which hyper has answered `status`; `None` where it does not do that.
+    pub(super) fn unreadable(status: u16) -> Option<Self> {
+        let (status, detail, hint) = match status {
+            400 => (StatusCode::BAD_REQUEST, "the request cannot be read as HTTP/1.1", None),
+            414 => (StatusCode::URI_TOO_LONG, "the request's target is longer than 64 KiB", None),
+            431 => (
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                "the request's head is too large",
+                Some("at most 256 fields and 400 KiB are taken"),
+            ),
+            _ => return None,
+        };
+        let refusal = Self::new(Outcome::BadRequest, status, "http_request_error", detail.to_owned());
+        Some(Self { hint, is_closing: true, ..refusal })
     }
 
     /// The client says something of its request that cannot be read.
@@ -71,6 +98,16 @@ impl Refusal {
     pub(super) fn connect_with_body() -> Self {
         let detail = "CONNECT with a body".to_owned();
         Self {
+            is_closing: true,
+            ..Self::new(Outcome::BadRequest, StatusCode::BAD_REQUEST, "http_request_error", detail)
+        }
+    }
+
+    /// A request of which two readers see two ends.
+    pub(super) fn ambiguous_end() -> Self {
+        let detail = "where the request ends is ambiguous".to_owned();
+        Self {
+            hint: Some("`Transfer-Encoding` must end in its only `chunked`"),
             is_closing: true,
             ..Self::new(Outcome::BadRequest, StatusCode::BAD_REQUEST, "http_request_error", detail)
         }
@@ -230,8 +267,30 @@ impl Refusal {
         Self { is_closing: true, ..self }
     }
 
+    /// The answer as it stands on the wire, for where there is no request to answer.
+    pub(super) fn into_bytes(self) -> Bytes {
+        let (parts, body) = self.into_parts();
+        let reason = parts.status.canonical_reason().unwrap_or_default();
+        let mut bytes = format!("HTTP/1.1 {} {reason}\r\n", parts.status.as_str()).into_bytes();
+        let length = HeaderValue::from(body.len());
+        for (name, value) in parts.headers.iter().chain([(&header::CONTENT_LENGTH, &length)]) {
+            bytes.extend_from_slice(title_case(name).as_bytes());
+            bytes.extend_from_slice(b": ");
+            bytes.extend_from_slice(value.as_bytes());
+            bytes.extend_from_slice(b"\r\n");
+        }
+        bytes.extend_from_slice(b"\r\n");
+        bytes.extend_from_slice(&body);
+        bytes.into()
+    }
+
     /// The answer itself.
     pub(super) fn into_response(self) -> Response<Answer> {
+        let (parts, body) = self.into_parts();
+        Response::from_parts(parts, Answer::whole(body))
+    }
+
+    fn into_parts(self) -> (response::Parts, Bytes) {
         let (kind, title) = match self.problem {
             Some(problem) => (problem.kind(), problem.title()),
             None => ("about:blank", self.status.canonical_reason().unwrap_or_default()),
@@ -245,7 +304,7 @@ impl Refusal {
         if let Some(hint) = self.hint {
             problem["hint"] = hint.into();
         }
-        let mut response = Response::new(Answer::whole(Bytes::from(problem.to_string() + "\n")));
+        let mut response = Response::new(Bytes::from(problem.to_string() + "\n"));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -261,7 +320,7 @@ impl Refusal {
         if self.is_closing {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
-        response
+        response.into_parts()
     }
 
     /// The status it will have.
@@ -346,6 +405,15 @@ pub(super) fn established() -> Response<Answer> {
     Response::new(Answer::empty())
 }
 
+/// `Content-Type`, as hyper spells the names that the proxy adds.
+fn title_case(name: &HeaderName) -> String {
+    let word = |word: &str| {
+        let (first, rest) = word.split_at_checked(1).unwrap_or_default();
+        first.to_ascii_uppercase() + rest
+    };
+    name.as_str().split('-').map(word).collect::<Vec<_>>().join("-")
+}
+
 /// A string of structured fields (RFC 9651 section 3.3.3): printable ASCII in quotes.
 fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
@@ -408,6 +476,22 @@ mod tests {
         assert!(!response.headers().contains_key("connection"));
         let problem = problem(response).await;
         assert_eq!((&problem["status"], &problem["title"]), (&429.into(), &"Wait too long".into()));
+    }
+
+    #[test]
+    fn a_head_that_cannot_be_read_is_answered_like_any_refusal() {
+        let bytes = Refusal::unreadable(431).unwrap().into_bytes();
+        let text = std::str::from_utf8(&bytes).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(
+            head.starts_with(
+                "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: application/problem+json\r\n"
+            )
+        );
+        assert!(head.contains("\r\nProxy-Status: ota-pacer; error=http_request_error; "), "{head}");
+        assert!(head.ends_with(&format!("\r\nConnection: close\r\nContent-Length: {}", body.len())), "{head}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(body).unwrap()["status"], 431);
+        assert!(Refusal::unreadable(500).is_none());
     }
 
     #[tokio::test]

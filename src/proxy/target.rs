@@ -4,6 +4,7 @@ use std::{fmt, net::SocketAddr};
 
 use http::{HeaderMap, HeaderValue, Uri, header, uri::PathAndQuery};
 
+use super::entrance::Own;
 use crate::{
     config::host::{self, Host, HostError},
     upstream::{Origin, Scheme},
@@ -90,9 +91,13 @@ pub(super) fn inside(
     Ok(Target { path: path(uri), origin, host_header })
 }
 
-/// Whether a connection to `host:port` would come back to the listener at `own`. Names that resolve to it are caught after
-/// the connection is made.
-pub(super) fn is_own_address(host: &Host, port: u16, own: SocketAddr) -> bool {
+/// Whether a connection to `host:port` would come back to a listener of this proxy. Names that resolve to one are caught
+/// after the connection is made.
+pub(super) fn is_own_address(host: &Host, port: u16, own: Own) -> bool {
+    own.addresses().any(|own| is_at(host, port, own))
+}
+
+fn is_at(host: &Host, port: u16, own: SocketAddr) -> bool {
     if port != own.port() {
         return false;
     }
@@ -117,7 +122,7 @@ pub(super) enum TargetError {
     /// CONNECT without a port, or a port that is no number from 1 to 65535.
     #[error("the target's port is missing or no number from 1 to 65535")]
     Port,
-    /// `user@host` in a CONNECT.
+    /// `user@host` in a CONNECT, or in a path of the gateway.
     #[error("the target holds user information")]
     UserInfo,
     /// Not http, not https.
@@ -132,6 +137,18 @@ pub(super) enum TargetError {
     /// Another host than the one the tunnel was opened to.
     #[error("the request names another host than the one its tunnel was opened to")]
     Misdirected,
+    /// A path of the gateway that begins with no origin.
+    #[error("the path names no origin")]
+    GatewayPath,
+    /// A channel's name in the path that stands for no one origin.
+    #[error("the channel in the path has several hosts, and no `gateway_origin`")]
+    ManyHosts,
+    /// CONNECT or an absolute-form target at the gateway.
+    #[error("this is the gateway; the proxy listens on `{0}`")]
+    NotAProxy(SocketAddr),
+    /// The gateway, by the name it is asked under.
+    #[error("the target is this gateway itself")]
+    Itself,
 }
 
 fn port_of(authority: &http::uri::Authority, scheme: Scheme) -> Result<u16, TargetError> {
@@ -139,14 +156,14 @@ fn port_of(authority: &http::uri::Authority, scheme: Scheme) -> Result<u16, Targ
     Ok(named.unwrap_or(default_port(scheme)))
 }
 
-fn default_port(scheme: Scheme) -> u16 {
+pub(super) fn default_port(scheme: Scheme) -> u16 {
     match scheme {
         Scheme::Http => 80,
         Scheme::Https => 443,
     }
 }
 
-/// `http://host` and `http://host/` are the same to the parser, so that an OPTIONS of the first asks for `/`, not for `*`.
+/// `http://host` and `http://host/` are the same to the parser: `asterisk` tells them apart.
 fn path(uri: &Uri) -> PathAndQuery {
     let Some(path) = uri.path_and_query() else { return PathAndQuery::from_static("/") };
     if path.as_str().starts_with('?') {
@@ -157,7 +174,7 @@ fn path(uri: &Uri) -> PathAndQuery {
 }
 
 /// The one `Host`, unless there is none.
-fn host_header(headers: &HeaderMap) -> Result<Option<String>, TargetError> {
+pub(super) fn host_header(headers: &HeaderMap) -> Result<Option<String>, TargetError> {
     let mut values = headers.get_all(header::HOST).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
@@ -284,7 +301,7 @@ mod tests {
 
     #[test]
     fn own_addresses_are_known() {
-        let own = |host: &str, port, own: &str| is_own_address(&Host::parse(host).unwrap(), port, own.parse().unwrap());
+        let own = |host: &str, port, own: &str| is_at(&Host::parse(host).unwrap(), port, own.parse().unwrap());
         assert!(own("127.0.0.1", 8080, "127.0.0.1:8080"));
         assert!(own("localhost", 8080, "127.0.0.1:8080"));
         assert!(own("127.0.0.2", 8080, "0.0.0.0:8080"));
@@ -292,6 +309,9 @@ mod tests {
         assert!(!own("127.0.0.1", 8081, "127.0.0.1:8080"));
         assert!(!own("10.0.0.1", 8080, "127.0.0.1:8080"));
         assert!(!own("ota.test", 8080, "127.0.0.1:8080"));
+        let both = Own { proxy: "127.0.0.1:1".parse().unwrap(), gateway: Some("127.0.0.1:2".parse().unwrap()) };
+        let localhost = Host::parse("localhost").unwrap();
+        assert_eq!([1, 2, 3].map(|port| is_own_address(&localhost, port, both)), [true, true, false]);
     }
 
     proptest! {

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     config::model::{Class, HostPattern, UnmatchedHost},
-    limiter::{Permit, Refused, Turn},
+    limiter::{Lane, Permit, Refused, Turn},
     route::Match,
     upstream::{Scheme, Stream},
 };
@@ -44,12 +44,18 @@ pub(super) async fn open(client: &Downstream, mut request: Request<Incoming>) ->
     let Some(pattern) = rules.router.pattern(&authority.host, authority.port).cloned() else {
         return open_blind(client, &rules, upgrade, authority).await;
     };
-    let class = match preference::take_class(request.headers_mut(), &rules.settings.priority_header) {
-        Ok(class) => class,
+    let headers = request.headers_mut();
+    let said = preference::take_max_wait(headers)
+        .and_then(|patience| Ok((patience, preference::take_class(headers, &rules.settings.priority_header)?)));
+    let (patience, class) = match said {
+        Ok(said) => said,
         Err(error) => return refused(unmatched(&rules), Refusal::preference(&error)),
     };
     match rules.router.tunnel(&authority.host, authority.port) {
-        Some(found) => open_paced(client, &rules, upgrade, authority, found, class).await,
+        Some(found) => {
+            let wish = Wish { patience, class: class.unwrap_or_default() };
+            open_paced(client, &rules, upgrade, authority, found, wish).await
+        }
         None => {
             let tunnel = Intercepted { authority, class, pattern, trust: Trust::of(request.headers()) };
             open_intercepted(client, upgrade, tunnel)
@@ -77,7 +83,7 @@ fn destination(client: &Downstream, rules: &Rules, request: &Request<Incoming>) 
     if has_body(request.headers()) {
         return Err(Refusal::connect_with_body());
     }
-    if target::is_own_address(&authority.host, authority.port, client.own_address()) {
+    if target::is_own_address(&authority.host, authority.port, client.own()) {
         return Err(Refusal::own_address());
     }
     if rules.upstream.comes_back(request.headers()) {
@@ -106,6 +112,14 @@ fn open_intercepted(client: &Downstream, upgrade: OnUpgrade, tunnel: Intercepted
     respond::established()
 }
 
+/// What the client says of its tunnel's wait.
+#[derive(Debug, Clone, Copy)]
+struct Wish {
+    /// The longest it would be held.
+    patience: Option<Duration>,
+    class: Class,
+}
+
 /// A tunnel that is not opened takes one slot of its channel, and counts as under way for as long as it lasts.
 async fn open_paced(
     client: &Downstream,
@@ -113,25 +127,21 @@ async fn open_paced(
     upgrade: OnUpgrade,
     authority: Authority,
     found: Match,
-    class: Option<Class>,
+    wish: Wish,
 ) -> Response<Answer> {
     let mut record = Record::new(rules.metrics.route(&found.channel, None).clone());
-    let mut permit = None;
-    if let Some(lane) = client.proxy().limiter.lane(&found.channel, None, |part| found.value(part)) {
-        let (arrived, max_wait) = (record.arrived, found.policy().max_wait);
-        record.hold();
-        let granted = lane.slot(Turn { arrived, class: class.unwrap_or(Class::Interactive), max_wait }).await;
-        record.release();
-        match granted {
-            Ok(granted) => permit = Some(granted),
-            Err(Refused::TooLong { retry_after }) => {
-                return refused(record, Refusal::wait_too_long(retry_after, Bound::Policy));
-            }
-            Err(Refused::QueueFull { retry_after }) => return refused(record, Refusal::queue_full(retry_after)),
-            Err(Refused::StoreClosed) => return refused(record, Refusal::store_closed()),
+    let lane = client.proxy().limiter.lane(&found.channel, None, |part| found.value(part));
+    let reached = match lane {
+        Some(lane) => {
+            let line = Line { lane, max_wait: found.policy().max_wait, wish };
+            reach_in_turn(client, rules, &authority, &line, &mut record).await
         }
+        None => reach(client, rules, &authority).await.map(|origin| (origin, None)),
+    };
+    match reached {
+        Ok((origin, permit)) => join(client, rules, upgrade, origin, record, permit),
+        Err(refusal) => refused(record, refusal),
     }
-    join(client, rules, upgrade, authority, record, permit).await
 }
 
 async fn open_blind(client: &Downstream, rules: &Rules, upgrade: OnUpgrade, authority: Authority) -> Response<Answer> {
@@ -139,25 +149,79 @@ async fn open_blind(client: &Downstream, rules: &Rules, upgrade: OnUpgrade, auth
     if rules.settings.unmatched.host == UnmatchedHost::Refuse {
         return refused(record, Refusal::unmatched_host());
     }
-    join(client, rules, upgrade, authority, record, None).await
+    match reach(client, rules, &authority).await {
+        Ok(origin) => join(client, rules, upgrade, origin, record, None),
+        Err(refusal) => refused(record, refusal),
+    }
 }
 
-/// Dials first, so that a host that cannot be reached shows as what it is, and a server that speaks first is heard.
-async fn join(
+/// Where a tunnel waits for its slot, and how.
+struct Line {
+    lane: Lane,
+    max_wait: Duration,
+    wish: Wish,
+}
+
+/// Waits for a slot and connects. In a short line the connection comes first, so that no slot ages on the way; elsewhere one
+/// that takes longer than the slot is good for costs another slot, once.
+async fn reach_in_turn(
+    client: &Downstream,
+    rules: &Rules,
+    authority: &Authority,
+    line: &Line,
+    record: &mut Record,
+) -> Result<(Stream, Option<Permit>), Refusal> {
+    let ready = if line.lane.is_short() { Some(reach(client, rules, authority).await?) } else { None };
+    let permit = slot(client, line, record).await?;
+    let origin = match ready {
+        Some(origin) => origin,
+        None => reach(client, rules, authority).await?,
+    };
+    if permit.is_fresh() {
+        return Ok((origin, Some(permit)));
+    }
+    drop(permit);
+    Ok((origin, Some(slot(client, line, record).await?)))
+}
+
+async fn slot(client: &Downstream, line: &Line, record: &mut Record) -> Result<Permit, Refusal> {
+    let Wish { patience, class } = line.wish;
+    let (hold, bound) = match patience {
+        Some(patience) if patience < line.max_wait => (patience, Bound::Client),
+        _ => (line.max_wait, Bound::Policy),
+    };
+    let turn = Turn { arrived: record.arrived, class, max_wait: hold.saturating_sub(record.waited()) };
+    record.hold();
+    let granted = tokio::select! {
+        biased;
+        granted = line.lane.slot(turn) => granted,
+        () = client.departure().happened() => return Err(Refusal::client_gone()),
+    };
+    record.release();
+    granted.map_err(|refused| match refused {
+        Refused::TooLong { retry_after } => Refusal::wait_too_long(retry_after, bound),
+        Refused::QueueFull { retry_after } => Refusal::queue_full(retry_after),
+        Refused::StoreClosed => Refusal::store_closed(),
+    })
+}
+
+/// Dials before the client hears of a tunnel, so that a host that cannot be reached shows as what it is, and a server that
+/// speaks first is heard.
+async fn reach(client: &Downstream, rules: &Rules, authority: &Authority) -> Result<Stream, Refusal> {
+    let dialled = rules.upstream.dial(&authority.host, authority.port).await;
+    let origin = dialled.map_err(|error| Refusal::connect(&error))?;
+    if leads_back(&origin, client) { Err(Refusal::own_address()) } else { Ok(origin) }
+}
+
+/// Relays from now on.
+fn join(
     client: &Downstream,
     rules: &Rules,
     upgrade: OnUpgrade,
-    authority: Authority,
+    origin: Stream,
     mut record: Record,
     permit: Option<Permit>,
 ) -> Response<Answer> {
-    let origin = match rules.upstream.dial(&authority.host, authority.port).await {
-        Ok(origin) => origin,
-        Err(error) => return refused(record, Refusal::connect(&error)),
-    };
-    if leads_back(&origin, client) {
-        return refused(record, Refusal::own_address());
-    }
     client.leave_http();
     let (tunnel, shutdown) = (rules.metrics.tunnel(), client.shutdown().clone());
     client.spawn(async move {
@@ -255,16 +319,14 @@ fn has_body(headers: &HeaderMap) -> bool {
         || headers.get(header::CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0")
 }
 
-/// Whether the connection has come out at this proxy's own listener, by whatever name.
+/// Whether the connection has come out at a listener of this proxy's own, by whatever name.
 fn leads_back(origin: &Stream, client: &Downstream) -> bool {
     let Stream::Tcp(origin) = origin else { return false };
-    let own = client.own_address();
-    match (origin.peer_addr(), origin.local_addr()) {
-        (Ok(peer), Ok(local)) if peer.port() == own.port() => {
-            peer.ip() == own.ip() || (own.ip().is_unspecified() && peer.ip() == local.ip())
-        }
-        _ => false,
-    }
+    let (Ok(peer), Ok(local)) = (origin.peer_addr(), origin.local_addr()) else { return false };
+    client
+        .own()
+        .addresses()
+        .any(|own| peer == own || (peer.port() == own.port() && own.ip().is_unspecified() && peer.ip() == local.ip()))
 }
 
 /// How long a client may keep a tunnel ready before its first byte.

@@ -17,6 +17,7 @@ use tokio::{
 use super::{
     Body, Origin, Scheme, SendError, SendErrorKind,
     auth::{Bond, authenticates_connection},
+    is_clearly_framed,
     parent::Parent,
     pool::{Parked, Pool, reusable_for},
     tether::{Rounds, Tether},
@@ -113,6 +114,9 @@ impl Connection {
         if is_forwarded && response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
             let kind = SendErrorKind::ParentLogin;
             return Err(SendError { kind, written: true, request: None, source: None });
+        }
+        if !is_clearly_framed(response.version(), response.headers()) {
+            return Err(SendError { kind: SendErrorKind::Malformed, written: true, request: None, source: None });
         }
         line.bond = line.bond.after(authenticates, response.status(), response.headers());
         // A bound connection is the client's to close, and the origin's.

@@ -8,6 +8,7 @@ mod auth;
 mod connection;
 mod dial;
 mod error;
+mod framing;
 mod parent;
 mod pool;
 mod stream;
@@ -34,6 +35,7 @@ use crate::config::{self, host::Host};
 pub use auth::authenticates_connection;
 pub use connection::Connection;
 pub use error::{ConnectError, SendError, SendErrorKind, SetupError, Step};
+pub use framing::is_clearly_framed;
 pub use stream::Stream;
 pub use tether::Tether;
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 STEPS = ("get", "post", "chunked", "head", "redirect", "gzip", "missing", "stream", "series")
 ENVIRONMENT = "nothing"
+BASE_URL = "`OTA_PACER_GATEWAY` as the base URL"
 
 
 @dataclass
 class Client:
     """A client and its program. `needs` is what its user must do besides setting the environment; `preload` has
-    `ota-pacer env --node-preload` print that.
+    `ota-pacer env --node-preload` print that; `gateway` has the client know no proxy, but ask the gateway.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Client:
     environment: dict[str, str] = field(default_factory=dict)
     refuses_localhost: bool = False
     preload: bool = False
+    gateway: bool = False
 
     def version(self, base: dict[str, str]) -> str:
         """Nothing where it is not installed."""
@@ -47,7 +49,7 @@ def stage(programs: Path, tools: Path) -> Path:
 
 def clients(tools: Path) -> list[Client]:
     tools = tools.resolve()
-    return [*tool_clients(), *python_clients(tools), *node_clients(tools), *other_clients(tools)]
+    return [*tool_clients(), *python_clients(tools), *node_clients(tools), *other_clients(tools), *gateway_clients(tools)]
 
 
 def tool_clients() -> list[Client]:
@@ -109,5 +111,23 @@ def other_clients(tools: Path) -> list[Client]:
     ]
 
 
-def all_but(step: str) -> tuple[str, ...]:
-    return tuple(other for other in STEPS if other != step)
+def gateway_clients(tools: Path) -> list[Client]:
+    python = {"PYTHONPATH": str(tools / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
+    php = ["php", "-r", "class_exists('SoapClient') && print(PHP_VERSION);"]
+
+    def client(name: str, command: list[str], version: list[str], **more) -> Client:
+        return Client(f"{name} at the gateway", command, version, needs=BASE_URL, gateway=True, **more)
+
+    def version(package: str) -> list[str]:
+        return ["python3", "-c", f"import {package}; print({package}.__version__)"]
+
+    return [
+        client("Python urllib3", ["python3", "urllib3_pool.py"], version("urllib3"), environment=python),
+        client("Python aiohttp", ["python3", "aiohttp_session.py"], version("aiohttp"), environment=python),
+        client("PHP streams", ["php", "streams.php"], ["php", "--version"], steps=all_but("chunked")),
+        client("PHP SoapClient", ["php", "soap_client.php"], php, steps=all_but("get", "chunked", "head")),
+    ]
+
+
+def all_but(*steps: str) -> tuple[str, ...]:
+    return tuple(step for step in STEPS if step not in steps)

@@ -21,6 +21,7 @@ debian 'command -v wget' wget
 debian 'command -v openssl' openssl
 debian 'command -v go' golang-go
 debian 'php -r "curl_init();"' php-cli php-curl
+debian 'php -r "new SoapClient(null, [\"location\" => \"a\", \"uri\" => \"b\"]);"' php-cli php-soap
 debian 'command -v ruby' ruby
 debian 'perl -MLWP::Protocol::https -e 1' libwww-perl liblwp-protocol-https-perl
 debian 'command -v java && command -v javac' default-jdk-headless

@@ -1,8 +1,8 @@
 """Runs real clients against a byte-logging origin, directly and through ota-pacer, and compares what the origin saw.
 
-Through the proxy a client gets nothing but what `ota-pacer env` prints. Directly it gets the same, of a second CA that
-signed the origin's certificate, less what names a proxy. Differences that `allowed.txt` does not give a reason for fail
-the run; the result is written into `docs/clients.md`.
+Through the proxy a client gets nothing but what `ota-pacer env` prints; at the gateway it is told no proxy, but the base
+URL. Directly it gets the same, of a second CA that signed the origin's certificate, less what names a proxy. Differences
+that `allowed.txt` does not give a reason for fail the run; the result is written into `docs/clients.md`.
 """
 
 import argparse
@@ -113,7 +113,7 @@ class Rig:
         self.direct = without_proxy(self.exports(direct))
         certificate, key = self.sign(scratch / "direct-ca")
         self.origin = Origin(certificate, key)
-        self.address, self.admin = free_port(), free_port()
+        self.address, self.admin, self.gateway = free_port(), free_port(), free_port()
         proxied = self.configuration("proxied", upstream=scratch / "direct-ca/ca.pem")
         self.proxied = self.exports(proxied)
         self.preloading = self.exports(proxied, "--node-preload")
@@ -123,6 +123,7 @@ class Rig:
         )
         wait_for(self.address, self.process)
         wait_for(self.admin, self.process)
+        wait_for(self.gateway, self.process)
 
     def close(self) -> None:
         self.process.terminate()
@@ -136,10 +137,11 @@ class Rig:
 
     def configuration(self, name: str, upstream: Path | None = None) -> Path:
         """A config file with a CA of its own."""
-        ports = (self.address, self.admin) if upstream else (free_port(), free_port())
+        ports = (self.address, self.admin, self.gateway) if upstream else (free_port(), free_port(), free_port())
         lines = [
             f"listen: 127.0.0.1:{ports[0]}",
             f"admin: 127.0.0.1:{ports[1]}",
+            f"gateway: 127.0.0.1:{ports[2]}",
             f'ca: {{ dir: "{self.scratch / name}-ca" }}',
             f'upstream: {{ ca_file: "{upstream}" }}' if upstream else "",
             "channels:",
@@ -187,12 +189,12 @@ class Rig:
         if client.refuses_localhost and self.host == "localhost":
             outcome.skipped = "never sends `localhost` to a proxy, and this machine lends no other name"
             return outcome
-        direct, direct_said, complaint = self.run(client, self.direct)
+        direct, direct_said, complaint = self.run(client, self.direct, f"https://{self.host}:{self.origin.port}")
         if complaint:
             outcome.failures.append(f"directly: {complaint}")
             return outcome
         before = self.paced()
-        proxied, proxied_said, complaint = self.run(client, self.preloading if client.preload else self.proxied)
+        proxied, proxied_said, complaint = self.run(client, *self.way_of(client))
         if complaint:
             outcome.failures.append(f"through ota-pacer: {complaint}")
             return outcome
@@ -211,9 +213,17 @@ class Rig:
         outcome.allowed.sort(key=lambda entry: entry.mark)
         return outcome
 
-    def run(self, client: catalogue.Client, environment: dict[str, str]) -> tuple[list[Request], list[str], str]:
+    def way_of(self, client: catalogue.Client) -> tuple[dict[str, str], str]:
+        """The environment with which a client goes through ota-pacer, and what it asks for."""
+        if client.gateway:
+            return without_proxy(self.proxied), f"{self.proxied['OTA_PACER_GATEWAY']}/https/{self.host}:{self.origin.port}"
+        return (self.preloading if client.preload else self.proxied), f"https://{self.host}:{self.origin.port}"
+
+    def run(
+        self, client: catalogue.Client, environment: dict[str, str], base_url: str
+    ) -> tuple[list[Request], list[str], str]:
         """The requests at the origin, the lines that the client printed, and what went wrong, if anything did."""
-        environment = environment | client.environment | {"ORIGIN": f"https://{self.host}:{self.origin.port}"}
+        environment = environment | client.environment | {"ORIGIN": base_url}
         self.origin.take()
         try:
             ended = subprocess.run(

@@ -34,6 +34,8 @@ that comes with a runtime, and `ota_pacer_requests_total` for an application.
 - Java: an `HttpClient` with a `ProxySelector` of its own; Apache's without `useSystemProperties()`.
 - Go: a `Transport` without `Proxy: http.ProxyFromEnvironment`, and everything at `localhost`.
 - Ruby: hosts that resolve to a loopback address.
+
+What takes a base URL can ask the `gateway` for `/https/HOST/path` instead, as the last rows of the table do.
 """
 
 

@@ -62,6 +62,13 @@ fn every_key_is_read() {
     let config = fixture("valid/full").unwrap();
     assert_eq!(config.listen.to_string(), "127.0.0.1:0");
     assert_eq!(config.admin.unwrap().to_string(), "[::1]:0");
+    assert_eq!(config.gateway.unwrap().to_string(), "127.0.0.1:0");
+    let origins = config
+        .channels
+        .iter()
+        .map(|channel| channel.gateway_origin.as_ref().map_or("-".to_owned(), ToString::to_string));
+    let wanted = ["-", "https://two.example:8443", "https://three.example", "https://four.example"];
+    assert_eq!(origins.take(4).collect::<Vec<_>>(), wanted);
     let redis = config.redis.as_ref().unwrap();
     assert_eq!(redis.url.expose_secret(), "redis://redis.internal");
     assert_eq!(redis.ca_file.as_deref(), Some(Path::new("./redis.pem")));

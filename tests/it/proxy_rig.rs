@@ -15,7 +15,8 @@ use ota_pacer::{
     route::Router,
     upstream::Upstream,
 };
-use tempfile::TempDir;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use tempfile::{NamedTempFile, TempDir};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -23,11 +24,14 @@ use tokio::{
     task::JoinHandle,
     time::timeout,
 };
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 /// A running proxy. `localhost` is a channel with the endpoints below; `127.0.0.1` is a host of no channel.
 pub(crate) struct Rig {
     pub(crate) address: SocketAddr,
+    /// Where its gateway is.
+    pub(crate) gateway: SocketAddr,
     pub(crate) directory: TempDir,
     shutdown: CancellationToken,
     serving: JoinHandle<()>,
@@ -66,15 +70,19 @@ impl Rig {
         .with_drain_timeout(Duration::from_secs(3));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
+        let gateway_listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let gateway = gateway_listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
-        let serving = tokio::spawn(proxy::serve(listener, Arc::new(proxy), shutdown.clone()));
-        Self { address, directory, shutdown, serving }
+        let served = proxy::serve(listener, Some(gateway_listener), Arc::new(proxy), shutdown.clone());
+        Self { address, gateway, directory, shutdown, serving: tokio::spawn(served) }
     }
 
     pub(crate) async fn connect(&self) -> Wire<TcpStream> {
-        let stream = TcpStream::connect(self.address).await.unwrap();
-        stream.set_nodelay(true).unwrap();
-        Wire { stream, ahead: Vec::new() }
+        connect(self.address).await
+    }
+
+    pub(crate) async fn connect_to_gateway(&self) -> Wire<TcpStream> {
+        connect(self.gateway).await
     }
 
     /// Sends one request on a connection of its own and reads all that comes.
@@ -93,6 +101,12 @@ impl Rig {
         self.shutdown.cancel();
         within(self.serving).await.unwrap();
     }
+}
+
+async fn connect(address: SocketAddr) -> Wire<TcpStream> {
+    let stream = TcpStream::connect(address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    Wire { stream, ahead: Vec::new() }
 }
 
 /// One end of a connection, read in pieces of HTTP.
@@ -191,6 +205,22 @@ pub(crate) enum Reply {
 impl Origin {
     /// Answers `200 ok` once the script is at its end.
     pub(crate) async fn start(script: impl IntoIterator<Item = Reply>) -> Self {
+        Self::listen(script, None).await
+    }
+
+    /// The same over TLS, as `localhost`, and the file with its certificate.
+    pub(crate) async fn over_tls(script: impl IntoIterator<Item = Reply>) -> (Self, NamedTempFile) {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let root = NamedTempFile::new().unwrap();
+        std::fs::write(root.path(), own.cert.pem()).unwrap();
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(own.signing_key.serialize_der()));
+        let config = rustls::ServerConfig::builder().with_no_client_auth();
+        let config = config.with_single_cert(vec![own.cert.der().clone()], key).unwrap();
+        (Self::listen(script, Some(TlsAcceptor::from(Arc::new(config)))).await, root)
+    }
+
+    async fn listen(script: impl IntoIterator<Item = Reply>, acceptor: Option<TlsAcceptor>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let state = Arc::new(State {
@@ -203,10 +233,25 @@ impl Origin {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 shared.connections.send_modify(|number| *number += 1);
-                tokio::spawn(serve(Wire::new(stream), shared.clone()));
+                let (shared, acceptor) = (shared.clone(), acceptor.clone());
+                tokio::spawn(async move {
+                    match acceptor {
+                        None => serve(Wire::new(stream), shared).await,
+                        // A client that does not trust it has been answered.
+                        Some(acceptor) => {
+                            let Ok(stream) = acceptor.accept(stream).await else { return };
+                            serve(Wire::new(stream), shared).await;
+                        }
+                    }
+                });
             }
         });
         Self { port, state, accepting }
+    }
+
+    /// What to do with the next request that has no other answer yet.
+    pub(crate) fn next(&self, reply: Reply) {
+        self.state.script.lock().unwrap().push_back(reply);
     }
 
     /// The requests as they came, in the order of their ends.
