@@ -21,6 +21,7 @@ mod proxy_concurrency;
 mod proxy_fidelity;
 mod proxy_framing;
 mod proxy_lifetime;
+mod proxy_mutations;
 mod proxy_preference;
 mod proxy_retry;
 mod proxy_rig;
