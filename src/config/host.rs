@@ -88,9 +88,11 @@ impl fmt::Display for Host {
 pub fn port(authority: &http::uri::Authority) -> Result<Option<u16>, HostError> {
     let text = authority.as_str();
     let text = text.rsplit_once('@').map_or(text, |(_, host)| host);
-    match text.strip_prefix(authority.host()).unwrap_or_default().trim_start_matches(':') {
-        "" => Ok(None),
-        digits if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+    let rest = text.strip_prefix(authority.host()).unwrap_or_default();
+    // `[::1]1` is a host with something behind it, and no port.
+    match (rest, rest.strip_prefix(':')) {
+        ("", _) | (_, Some("")) => Ok(None),
+        (_, Some(digits)) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
             digits.parse().ok().filter(|port| *port != 0).map(Some).ok_or(HostError::Port)
         }
         _ => Err(HostError::Port),

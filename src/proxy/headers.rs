@@ -84,8 +84,9 @@ pub(super) fn retain(headers: &mut HeaderMap, keeps: impl Fn(&HeaderName) -> boo
 }
 
 fn says_keep_alive_alone(headers: &HeaderMap) -> bool {
+    let is_readable = headers.get_all(header::CONNECTION).iter().all(|value| value.to_str().is_ok());
     let mut names = connection_names(headers);
-    names.next().is_some_and(|name| name.eq_ignore_ascii_case("keep-alive")) && names.next().is_none()
+    is_readable && names.next().is_some_and(|name| name.eq_ignore_ascii_case("keep-alive")) && names.next().is_none()
 }
 
 fn connection_names(headers: &HeaderMap) -> impl Iterator<Item = &str> {
@@ -110,6 +111,8 @@ const END_TO_END: [HeaderName; 5] =
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn headers(fields: &[(&str, &str)]) -> HeaderMap {
@@ -227,5 +230,105 @@ mod tests {
         assert!(!wants(Version::HTTP_11, &[("Upgrade", "websocket")]));
         assert!(!wants(Version::HTTP_11, &[("Connection", "upgrade")]));
         assert!(!wants(Version::HTTP_10, &[("Connection", "upgrade"), ("Upgrade", "websocket")]));
+    }
+
+    const NAMES: [&str; 18] = [
+        "Host",
+        "Content-Length",
+        "Transfer-Encoding",
+        "Authorization",
+        "Trailer",
+        "Connection",
+        "Keep-Alive",
+        "Proxy-Connection",
+        "Proxy-Authorization",
+        "Proxy-Authenticate",
+        "TE",
+        "Upgrade",
+        "Expect",
+        "Accept",
+        "Cookie",
+        "X-Hop",
+        "X-Other",
+        "X-Pacer-Wait",
+    ];
+
+    const VALUES: [&str; 12] = [
+        "close",
+        "keep-alive",
+        "X-Hop",
+        "x-other , X-HOP,,",
+        "host, content-length, AUTHORIZATION",
+        "Upgrade, TE",
+        "trailers",
+        "gzip, Trailers;q=1",
+        "chunked",
+        "websocket",
+        "",
+        "\u{e4}\u{f6}",
+    ];
+
+    fn any_fields() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
+        let field = (prop::sample::select(&NAMES[..]), prop::sample::select(&VALUES[..]));
+        proptest::collection::vec(field, 0..16)
+    }
+
+    fn in_order(headers: &HeaderMap) -> Vec<(HeaderName, HeaderValue)> {
+        headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_message_says_only_what_is_between_hops_ends_here(
+            fields in any_fields(), is_request: bool, is_upgrade: bool,
+        ) {
+            let came: HeaderMap = fields
+                .iter()
+                .map(|(name, value)| (name.parse::<HeaderName>().unwrap(), HeaderValue::from_bytes(value.as_bytes()).unwrap()))
+                .collect();
+            let mut passes = came.clone();
+            let strip = |headers: &mut HeaderMap| match is_request {
+                true => strip_request(headers, is_upgrade),
+                false => strip_response(headers, is_upgrade),
+            };
+            strip(&mut passes);
+
+            let named: Vec<String> = connection_names(&came).map(str::to_ascii_lowercase).collect();
+            let is_kept_always = |name: &HeaderName| match *name {
+                header::HOST | header::AUTHORIZATION | header::TRAILER | header::TRANSFER_ENCODING => true,
+                header::CONTENT_LENGTH => is_request || !came.contains_key(header::TRANSFER_ENCODING),
+                header::CONNECTION | header::TE | header::UPGRADE => false,
+                ref other => {
+                    let is_between = HOP_BY_HOP.contains(other)
+                        || if is_request {
+                            [header::EXPECT, header::PROXY_AUTHORIZATION].contains(other)
+                        } else {
+                            *other == header::PROXY_AUTHENTICATE
+                        };
+                    !is_between && !named.iter().any(|named| named == other.as_str())
+                }
+            };
+            let decided = [header::CONNECTION, header::TE, header::UPGRADE];
+            let expected: Vec<_> = in_order(&came).into_iter().filter(|(name, _)| is_kept_always(name)).collect();
+            let found: Vec<_> = in_order(&passes).into_iter().filter(|(name, _)| !decided.contains(name)).collect();
+            prop_assert_eq!(found, expected);
+
+            // What is decided apart: never more than what this hop means.
+            for (name, value) in &passes {
+                match *name {
+                    header::TE => prop_assert!(is_request && value == "trailers"),
+                    header::UPGRADE => prop_assert!(is_upgrade),
+                    header::CONNECTION => prop_assert!(
+                        ["Upgrade", "TE", "Upgrade, TE"].contains(&value.to_str().unwrap())
+                            || value.to_str().unwrap().trim_matches([' ', ',']).eq_ignore_ascii_case("keep-alive"),
+                        "{value:?}"
+                    ),
+                    _ => {}
+                }
+            }
+            let once = passes.clone();
+            strip(&mut passes);
+            prop_assert_eq!(in_order(&passes), in_order(&once), "the next hop finds nothing more to take off");
+        }
     }
 }

@@ -122,6 +122,7 @@ const FIRST_READ: usize = 2048;
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use tokio::io::AsyncWriteExt;
 
     use super::*;
@@ -175,5 +176,47 @@ mod tests {
         assert!(sniffed(&[]).await.is_none());
         assert!(sniffed(&[b"\r\n"]).await.is_none());
         assert_eq!(sniffed(&[b"GE"]).await.unwrap(), (Protocol::Opaque, b"GE".to_vec()));
+    }
+
+    /// What real clients begin with, cut anywhere, among bytes of every other kind.
+    fn beginning() -> impl Strategy<Value = Vec<u8>> {
+        const KNOWN: [&[u8]; 8] = [
+            b"\r\n",
+            b"\n",
+            b"\x16",
+            b"\x16\x03\x01\x02\x00\x01",
+            b"GET / HTTP/1.1\r\nHost: ota.test\r\n\r\n",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            b"SSH-2.0-",
+            b"MKCALENDAR ",
+        ];
+        let known = prop::sample::select(&KNOWN[..]).prop_map(<[u8]>::to_vec);
+        let part = prop_oneof![known, proptest::collection::vec(any::<u8>(), 0..40)];
+        (proptest::collection::vec(part, 0..5), any::<prop::sample::Index>()).prop_map(|(parts, end)| {
+            let all = parts.concat();
+            let end = end.index(all.len() + 1);
+            all[..end].to_vec()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn however_the_bytes_come_the_verdict_is_the_same_and_none_is_lost(bytes in beginning(), at_once in 1_usize..80) {
+            let breaks = bytes.iter().take_while(|byte| b"\r\n".contains(byte)).count();
+            let meant = &bytes[breaks..];
+            let expected = (!meant.is_empty()).then(|| (classify(meant).unwrap_or(Protocol::Opaque), meant.to_vec()));
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let found = runtime.block_on(async {
+                let (mut client, proxy) = tokio::io::duplex(at_once);
+                let sent = bytes.clone();
+                let sending = tokio::spawn(async move { client.write_all(&sent).await });
+                let (protocol, mut io) = sniff(proxy).await.unwrap()?;
+                let mut all = Vec::new();
+                io.read_to_end(&mut all).await.unwrap();
+                sending.await.unwrap().unwrap();
+                Some((protocol, all))
+            });
+            prop_assert_eq!(found, expected);
+        }
     }
 }

@@ -265,7 +265,7 @@ mod tests {
     fn other_forms_are_refused() {
         assert_eq!(absolute(&uri("/path"), &host("ota.test")).unwrap_err(), TargetError::OriginForm);
         assert_eq!(absolute(&uri("ftp://ota.test/"), &HeaderMap::new()).unwrap_err(), TargetError::Scheme);
-        for text in ["http://ota.test:0/", "http://ota.test:99999/", "https://u@[::1]:65536/"] {
+        for text in ["http://ota.test:0/", "http://ota.test:99999/", "https://u@[::1]:65536/", "http://[::1]1?q"] {
             assert_eq!(absolute(&uri(text), &HeaderMap::new()).unwrap_err(), TargetError::Port, "{text}");
         }
     }
@@ -314,18 +314,76 @@ mod tests {
         assert_eq!([1, 2, 3].map(|port| is_own_address(&localhost, port, both)), [true, true, false]);
     }
 
+    /// Authorities as they are, as they should not be, and as nobody has thought of.
+    fn authority() -> impl Strategy<Value = String> {
+        let part = prop_oneof![
+            Just("ota.test".to_owned()),
+            Just("OTA.Test.".to_owned()),
+            Just("other.test".to_owned()),
+            Just("xn--bcher-kva.test".to_owned()),
+            Just("b\u{fc}cher.test".to_owned()),
+            Just("127.0.0.1".to_owned()),
+            Just("0x7f.1".to_owned()),
+            Just("[::1]".to_owned()),
+            Just("[::ffff:10.0.0.1]".to_owned()),
+            Just("[ota.test]".to_owned()),
+            Just("@".to_owned()),
+            Just("user:pw@".to_owned()),
+            Just(":443".to_owned()),
+            Just(":8443".to_owned()),
+            Just(":0".to_owned()),
+            Just(":65536".to_owned()),
+            Just(":".to_owned()),
+            Just("%2e".to_owned()),
+            Just("..".to_owned()),
+            Just("\\".to_owned()),
+            "[ -~]{0,6}",
+        ];
+        proptest::collection::vec(part, 1..4).prop_map(|parts| parts.concat())
+    }
+
+    fn headers_of(host: Option<&str>) -> HeaderMap {
+        host.and_then(|host| HeaderValue::from_str(host).ok()).map(|host| (header::HOST, host)).into_iter().collect()
+    }
+
     proptest! {
         #[test]
-        fn no_host_header_panics(text in ".{0,40}") {
-            let origin = Origin { scheme: Scheme::Http, host: Host::parse("ota.test").unwrap(), port: 80 };
-            let _ = names(&text, &origin);
+        fn a_connect_is_read_in_one_way_or_refused(text in authority()) {
+            let Ok(Ok(read)) = text.parse::<Uri>().map(|uri| connect(&uri)) else { return Ok(()) };
+            prop_assert!(!text.contains('@') && read.port != 0);
+            // Whoever reads on, the resolver, the certificate or a parent proxy, reads the same.
+            prop_assert_eq!(connect(&uri(&read.to_string())).unwrap(), read.clone());
+            prop_assert_eq!(Host::parse(&read.host.to_string()).unwrap(), read.host);
         }
 
         #[test]
-        fn no_target_panics(text in "[ -~]{0,40}") {
-            if let Ok(uri) = text.parse::<Uri>() {
-                let _ = (connect(&uri), absolute(&uri, &HeaderMap::new()));
-            }
+        fn an_absolute_form_leads_where_it_says_whatever_host_says(
+            text in authority(), host in proptest::option::of(authority()), path in "[/?#][ -~]{0,10}",
+        ) {
+            let Ok(target) = format!("http://{text}{path}").parse::<Uri>().map_err(drop)
+                .and_then(|uri| absolute(&uri, &headers_of(host.as_deref())).map_err(drop)) else { return Ok(()) };
+            let said = text.rsplit_once('@').map_or(&*text, |(_, host)| host).split(['/', '?', '#']).next().unwrap();
+            prop_assert!(names(said, &target.origin) || target.origin.port == 80, "{said} is {}", target.origin);
+            let sent = target.host_header.as_ref().map(|value| value.to_str().unwrap()).or(host.as_deref());
+            prop_assert!(sent.is_some_and(|host| names(host, &target.origin)), "{:?} is sent to {}", sent, target.origin);
+            prop_assert!(target.path.as_str().starts_with('/') || target.path == "*");
+        }
+
+        #[test]
+        fn nothing_leaves_its_tunnel(
+            target in prop_oneof![
+                "/[ -~]{0,10}", authority(), authority().prop_map(|text| format!("https://{text}/p")), Just("*".to_owned())
+            ],
+            host in proptest::option::of(authority()),
+            is_http_10: bool,
+        ) {
+            let tunnel = connect(&uri("ota.test:443")).unwrap();
+            let headers = headers_of(host.as_deref());
+            let Ok(uri) = target.parse::<Uri>() else { return Ok(()) };
+            let Ok(target) = inside(&tunnel, Scheme::Https, &uri, is_http_10, &headers) else { return Ok(()) };
+            prop_assert_eq!((&target.origin.host, target.origin.port), (&tunnel.host, tunnel.port));
+            let sent = target.host_header.as_ref().or(headers.get(header::HOST)).map(|value| value.to_str().unwrap());
+            prop_assert!(sent.is_some_and(|host| names(host, &target.origin)), "{:?} is sent to {}", sent, target.origin);
         }
     }
 }

@@ -22,6 +22,7 @@ mod proxy_concurrency;
 mod proxy_fidelity;
 mod proxy_framing;
 mod proxy_lifetime;
+mod proxy_mutations;
 mod proxy_parent;
 mod proxy_pinned;
 mod proxy_preference;
