@@ -25,7 +25,7 @@ pub struct Leaves {
     signer: Arc<dyn SigningKey>,
     tickets: Arc<dyn ProducesTickets>,
     /// Bounded because the SNI is the client's to choose.
-    minted: Cache<Names, Leaf>,
+    minted: Cache<Wanted, Leaf>,
 }
 
 impl Leaves {
@@ -38,13 +38,13 @@ impl Leaves {
     }
 
     /// TLS settings for a client that asked for `host`: a leaf for it, also good for `sni` where that is another valid
-    /// name, so that the handshake succeeds and the mismatch can be answered in HTTP. TLS 1.2 and 1.3, HTTP/1.1 only,
-    /// no early data, which could be replayed.
+    /// name, so that the handshake succeeds and the mismatch can be answered in HTTP. TLS 1.2 and 1.3, the versions of HTTP
+    /// that `alpn` says, no early data, which could be replayed.
     ///
     /// # Errors
     /// When the authority has expired, or signing fails.
-    pub fn server_config(&self, host: &Host, sni: Option<&str>) -> Result<Arc<ServerConfig>, MintError> {
-        self.server_config_at(host, sni, SystemTime::now())
+    pub fn server_config(&self, host: &Host, sni: Option<&str>, alpn: Alpn) -> Result<Arc<ServerConfig>, MintError> {
+        self.server_config_at(host, sni, alpn, SystemTime::now())
     }
 
     /// The same, `now` being the time.
@@ -55,19 +55,20 @@ impl Leaves {
         &self,
         host: &Host,
         sni: Option<&str>,
+        alpn: Alpn,
         now: SystemTime,
     ) -> Result<Arc<ServerConfig>, MintError> {
         // What is no name would not verify either; the leaf for the host alone is the best answer to it.
         let sni = sni.and_then(|name| Host::parse(name).ok()).filter(|name| name.ip().is_none() && name != host);
-        let names = Names { host: host.clone(), sni };
-        if let Some(leaf) = self.minted.get(&names).filter(|leaf| now < leaf.renew_at) {
+        let wanted = Wanted { host: host.clone(), sni, alpn };
+        if let Some(leaf) = self.minted.get(&wanted).filter(|leaf| now < leaf.renew_at) {
             return Ok(leaf.config);
         }
-        self.minted.remove_if(&names, |leaf| now >= leaf.renew_at);
+        self.minted.remove_if(&wanted, |leaf| now >= leaf.renew_at);
         // One client mints, and the others that come at once wait for it: as long as minting takes, which is some 25
         // microseconds (a millisecond where the authority's key is RSA), less than the handshake that follows. It needs
         // no thread of its own.
-        self.minted.get_or_insert_with(&names, || self.mint(&names, now)).map(|leaf| leaf.config)
+        self.minted.get_or_insert_with(&wanted, || self.mint(&wanted, now)).map(|leaf| leaf.config)
     }
 
     /// The authority that signs them.
@@ -82,16 +83,17 @@ impl Leaves {
         Ok(Self { authority, provider, key, signer, tickets: Ticketer::new()?, minted: Cache::new(CAPACITY) })
     }
 
-    fn mint(&self, names: &Names, now: SystemTime) -> Result<Leaf, MintError> {
-        let (chain, renew_at) = self.authority.sign_leaf(&names.host, names.sni.as_ref(), &self.key, now)?;
+    fn mint(&self, wanted: &Wanted, now: SystemTime) -> Result<Leaf, MintError> {
+        let Wanted { host, sni, alpn } = wanted;
+        let (chain, renew_at) = self.authority.sign_leaf(host, sni.as_ref(), &self.key, now)?;
         let certified = CertifiedKey::new(chain, self.signer.clone());
         let mut config = ServerConfig::builder_with_provider(self.provider.clone())
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = alpn.protocols();
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.ticketer = Arc::new(HostTickets::new(self.tickets.clone(), &names.host, names.sni.as_ref()));
+        config.ticketer = Arc::new(HostTickets::new(self.tickets.clone(), host, sni.as_ref()));
         Ok(Leaf { config: Arc::new(config), renew_at })
     }
 }
@@ -106,11 +108,32 @@ impl fmt::Debug for Leaves {
     }
 }
 
-/// What a leaf is good for.
+/// The versions of HTTP that a client is offered, of which it takes one (RFC 7301).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Alpn {
+    /// HTTP/1.1 alone.
+    Http1,
+    /// HTTP/2, and HTTP/1.1 for clients that do not speak it.
+    Http2,
+}
+
+impl Alpn {
+    /// Its names, the preferred one first.
+    fn protocols(self) -> Vec<Vec<u8>> {
+        let protocols: &[&[u8]] = match self {
+            Self::Http1 => &[b"http/1.1"],
+            Self::Http2 => &[b"h2", b"http/1.1"],
+        };
+        protocols.iter().map(|protocol| protocol.to_vec()).collect()
+    }
+}
+
+/// What a leaf is good for, and what is said beside it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Names {
+struct Wanted {
     host: Host,
     sni: Option<Host>,
+    alpn: Alpn,
 }
 
 #[derive(Debug, Clone)]

@@ -24,6 +24,6 @@ mod trust_store;
 pub use authority::Authority;
 pub use description::Description;
 pub use error::{CaError, MintError};
-pub use leaves::Leaves;
+pub use leaves::{Alpn, Leaves};
 pub use rotation::{Rotation, drop_old, rotate};
 pub use trust_store::{Format, export};

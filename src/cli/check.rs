@@ -7,7 +7,9 @@ use std::{fmt::Write as _, io::Write as _, process::ExitCode};
 use super::config_file::ConfigFile;
 use crate::config::{
     Config,
-    model::{Channel, Credential, Endpoint, KeyType, Limit, LimitKind, Matcher, OnOutage, Policy, Start, Window},
+    model::{
+        Channel, Credential, Endpoint, Http2, KeyType, Limit, LimitKind, Matcher, OnOutage, Policy, Start, Window,
+    },
 };
 
 use self::table::Table;
@@ -85,6 +87,9 @@ pub fn summary(config: &Config) -> String {
         if !channel.intercept {
             writeln!(text, "{NOT_INTERCEPTED}").expect(STRING);
         }
+        if let Some(sides) = http2(channel.http2).filter(|_| channel.intercept) {
+            writeln!(text, "HTTP/2 is offered to {sides}").expect(STRING);
+        }
         text.push_str(&table(channel).to_string());
     }
     text
@@ -114,6 +119,16 @@ pub(super) fn credential(credential: &Credential) -> String {
         Credential::Query(name) => format!("the query parameter `{name}`"),
         Credential::AuthorizationParam(name) => format!("the parameter `{name}` of `Authorization`"),
         Credential::Label(_) => "one label for all requests".to_owned(),
+    }
+}
+
+/// The sides that may speak HTTP/2.
+fn http2(offered: Http2) -> Option<&'static str> {
+    match offered {
+        Http2 { clients: true, origin: true } => Some("clients and the origin"),
+        Http2 { clients: true, origin: false } => Some("clients"),
+        Http2 { clients: false, origin: true } => Some("the origin"),
+        Http2 { clients: false, origin: false } => None,
     }
 }
 

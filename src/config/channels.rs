@@ -13,11 +13,11 @@ use super::{
     model::{Channel, Credential, Endpoint, HostPattern, KeyPart, Limit, LimitKind, Matcher, PathPattern, Policy},
     reader::{Section, count, flag, text},
     schema,
-    settings::policy,
+    settings::{Defaults, http2, policy},
 };
 
-/// All channels, with their policies over `defaults`.
-pub(super) fn channels(file: &Section<'_>, defaults: Policy) -> Vec<Arc<Channel>> {
+/// All channels, with their settings over `defaults`.
+pub(super) fn channels(file: &Section<'_>, defaults: Defaults) -> Vec<Arc<Channel>> {
     let cx = file.context();
     let has_gateway = file.entry("gateway").is_some();
     let mut hosts = Vec::new();
@@ -42,7 +42,7 @@ fn channel(
     section: &Section<'_>,
     name: &str,
     what: &str,
-    defaults: Policy,
+    defaults: Defaults,
     claimed: &mut Vec<Claim<HostPattern>>,
 ) -> Channel {
     let cx = section.context();
@@ -62,7 +62,8 @@ fn channel(
     }
     let gateway_origin = gateway::origin(section, what, &hosts);
     let intercept = section.read("intercept", flag).unwrap_or(true);
-    let policy = policy(section, defaults);
+    let http2 = http2(section, defaults.http2);
+    let policy = policy(section, defaults.policy);
     let shared = limits(section, Owner::Channel);
     let mut claims = Vec::new();
     let mut endpoints = Vec::new();
@@ -85,6 +86,7 @@ fn channel(
         hosts,
         gateway_origin,
         intercept,
+        http2,
         credential,
         limits: shared.into_iter().map(|(limit, _)| limit).collect(),
         endpoints,
@@ -106,6 +108,10 @@ fn check_unintercepted(section: &Section<'_>, what: &str, credential: &Credentia
     if !matches!(credential, Credential::Label(_)) {
         let hint = "requests inside a tunnel are not seen; count the channel as one with `label`, or leave it out";
         refuse("credential", format!("{what} is counted by its requests, but is not intercepted"), hint);
+    }
+    if section.entry("http2").is_some() {
+        let hint = "client and origin agree on the version between themselves; leave `http2` out, or intercept it";
+        refuse("http2", format!("{what} has `http2`, but is not intercepted"), hint);
     }
     for (_, span) in limits.iter().filter(|(limit, _)| limit.key.iter().any(|part| *part != KeyPart::Credential)) {
         let message = format!("a limit is counted by requests, but {what} is not intercepted");

@@ -212,6 +212,8 @@ pub struct Channel {
     /// Whether tunnels to its hosts are opened and each request in them is paced. Otherwise they are relayed unread, and
     /// opening one takes from the channel's limits.
     pub intercept: bool,
+    /// On which sides HTTP/2 is offered.
+    pub http2: Http2,
     /// What the OTA counts by.
     pub credential: Credential,
     /// Limits shared by every request of the channel, taken together with those of the endpoint.
@@ -220,6 +222,15 @@ pub struct Channel {
     pub endpoints: Vec<Arc<Endpoint>>,
     /// Policy of requests that match the host but no endpoint.
     pub policy: Policy,
+}
+
+/// On which sides HTTP/2 is offered beside HTTP/1.1; on neither unless the file says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Http2 {
+    /// To clients whose tunnels are opened.
+    pub clients: bool,
+    /// To origins, whichever version the client speaks.
+    pub origin: bool,
 }
 
 /// `host`, `*.host`, either with `:port`. Lower-case A-labels, no trailing dot.

@@ -47,7 +47,7 @@ pub(super) struct File {
     priority: Option<Priority>,
     /// Whether answers carry `X-Pacer-Wait`, `X-Pacer-Attempts` and `X-Pacer-Bucket`; `true` by default.
     annotate: Option<Flag>,
-    /// How requests wait and are retried, unless a channel or endpoint says otherwise.
+    /// How requests wait and are retried, and where HTTP/2 is offered, unless a channel or endpoint says otherwise.
     defaults: Option<Defaults>,
     /// The OTAs, by a name of your choice (letters, digits, `_`, `-`) that logs and metrics use.
     #[schemars(extend("propertyNames" = { "pattern": "^[A-Za-z0-9_-]{1,64}$" }))]
@@ -131,7 +131,7 @@ pub(super) struct Priority {
     ageing: Option<Duration>,
 }
 
-/// How requests wait and are retried.
+/// How requests wait and are retried, and on which sides HTTP/2 is offered.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub(super) struct Defaults {
@@ -141,6 +141,19 @@ pub(super) struct Defaults {
     max_queue: Option<Count>,
     /// What happens after a throttle answer.
     retry: Option<Retry>,
+    /// On which sides HTTP/2 is offered.
+    http2: Option<Http2>,
+}
+
+/// On which sides HTTP/2 is offered beside HTTP/1.1. What is left out is inherited.
+#[derive(JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct Http2 {
+    /// Whether clients may speak it inside their tunnels; `false` by default. Which version they speak is theirs to choose.
+    clients: Option<Flag>,
+    /// Whether the origin may choose it; `false` by default. HTTP/2 has no upper-case letters in the names of headers and no
+    /// reason phrases: an origin that gets to see it no longer sees the spelling of a client of HTTP/1.1.
+    origin: Option<Flag>,
 }
 
 /// What happens after a throttle answer. What is left out is inherited.
@@ -175,6 +188,8 @@ pub(super) struct Channel {
     /// of the client. Their tunnels are relayed unread, and each takes once from the channel's limits, however many requests
     /// it carries.
     intercept: Option<Flag>,
+    /// On which sides HTTP/2 is offered.
+    http2: Option<Http2>,
     /// What the OTA counts by; the channel as one by default.
     credential: Option<Credential>,
     /// Limits shared by all requests of the channel, taken together with those of the endpoint.

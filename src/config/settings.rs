@@ -12,7 +12,9 @@ use secrecy::SecretString;
 
 use super::{
     mistake::{Invalid, Mistake},
-    model::{Ca, KeyType, OnOutage, Policy, Priority, Redis, Retry, Unmatched, UnmatchedHost, UnmatchedPath, Upstream},
+    model::{
+        Ca, Http2, KeyType, OnOutage, Policy, Priority, Redis, Retry, Unmatched, UnmatchedHost, UnmatchedPath, Upstream,
+    },
     parent,
     reader::{Section, count, flag, text, word},
     schema,
@@ -142,12 +144,30 @@ pub(super) fn priority(file: &Section<'_>) -> Priority {
     priority
 }
 
+/// What channels inherit.
+#[derive(Clone, Copy)]
+pub(super) struct Defaults {
+    pub(super) policy: Policy,
+    pub(super) http2: Http2,
+}
+
 /// `defaults`.
-pub(super) fn defaults(file: &Section<'_>) -> Policy {
+pub(super) fn defaults(file: &Section<'_>) -> Defaults {
     let section = file.section::<schema::Defaults>("defaults", &[]);
-    let policy = policy(&section, Policy::default());
+    let defaults = Defaults { policy: policy(&section, Policy::default()), http2: http2(&section, Http2::default()) };
     section.finish();
-    policy
+    defaults
+}
+
+/// `http2` of a section, over what it inherits, field by field.
+pub(super) fn http2(section: &Section<'_>, inherited: Http2) -> Http2 {
+    let section = section.section::<schema::Http2>("http2", &[]);
+    let http2 = Http2 {
+        clients: section.read("clients", flag).unwrap_or(inherited.clients),
+        origin: section.read("origin", flag).unwrap_or(inherited.origin),
+    };
+    section.finish();
+    http2
 }
 
 /// `max_wait`, `max_queue` and `retry` of a section, over those it inherits, field by field.

@@ -1,4 +1,5 @@
-//! One client connection: HTTP/1 on it, request by request, until it closes, is drained, or becomes a tunnel.
+//! One client connection: HTTP/1 on it, request by request, until it closes, is drained, or becomes a tunnel. For HTTP/2 see
+//! `http2`.
 
 use std::{convert::Infallible, future::Future, sync::Arc, time::Duration};
 
@@ -89,7 +90,11 @@ impl Downstream {
         let shutdown = self.shared.shutdown.clone();
         let service = service_fn(move |request| {
             let client = self.clone();
-            async move { Ok::<_, Infallible>(client.answer(request).await) }
+            async move {
+                client.phase.serving();
+                let response = client.answer(request).await;
+                Ok::<_, Infallible>(response.map(|body| body.ending(client.phase.clone())))
+            }
         });
         let mut connection = std::pin::pin!(http().serve_connection(io, service).with_upgrades());
         let served = tokio::select! {
@@ -106,6 +111,10 @@ impl Downstream {
 
     pub(super) fn proxy(&self) -> &Arc<Proxy> {
         &self.shared.proxy
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     pub(super) fn own(&self) -> Own {
@@ -153,17 +162,16 @@ impl Downstream {
         self.shared.spawn(task);
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Response<Answer> {
-        self.phase.serving();
-        let response = match (request.method(), &self.entrance) {
+    /// Answers one request, whichever version of HTTP it came in. Dropping the future is the client's leaving.
+    pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<Answer> {
+        match (request.method(), &self.entrance) {
             (&Method::CONNECT, Entrance::Proxy) => tunnel::open(self, request).await,
             (&Method::CONNECT, Entrance::Tunnel(_)) => Refusal::nested_connect().into_response(),
             (&Method::CONNECT, Entrance::Gateway) => {
                 Refusal::target(TargetError::NotAProxy(self.own().proxy)).into_response()
             }
             _ => exchange::answer(self, request).await,
-        };
-        response.map(|body| body.ending(self.phase.clone()))
+        }
     }
 }
 
@@ -184,6 +192,6 @@ fn http() -> http1::Builder {
 }
 
 /// Longer than clients keep pooled connections, so that it is they who close.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(330);
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(330);
 
 const MAX_HEADERS: usize = 256;

@@ -53,6 +53,9 @@ pub(super) fn target(
             let (target, base) = gateway::target(&rules.names, path, is_http_10, &parts.headers)?;
             (target, Some(base))
         }
+        Entrance::Tunnel(tunnel) if parts.version == Version::HTTP_2 => {
+            (target::stream(&tunnel.authority, tunnel.scheme, &parts.uri, &parts.headers)?, None)
+        }
         Entrance::Tunnel(tunnel) => {
             let target = target::inside(&tunnel.authority, tunnel.scheme, &parts.uri, is_http_10, &parts.headers)?;
             (target, None)

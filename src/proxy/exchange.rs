@@ -141,6 +141,9 @@ impl<'a> Exchange<'a> {
         if rules.upstream.comes_back(&parts.headers) {
             return Err((unmatched(), Refusal::came_back()));
         }
+        if parts.version == Version::HTTP_2 {
+            headers::join_cookies(&mut parts.headers);
+        }
 
         let max_hold = preference::take_max_wait(&mut parts.headers);
         let class = preference::take_class(&mut parts.headers, &rules.settings.priority_header);
@@ -173,7 +176,7 @@ impl<'a> Exchange<'a> {
         let expects_continue = parts.headers.contains_key(http::header::EXPECT);
         headers::strip_request(&mut parts.headers, upgrade.is_some());
         if let Some(host) = host_header {
-            parts.headers.insert(http::header::HOST, host);
+            headers::put_host(&mut parts.headers, host);
         }
         let is_bound = upstream::authenticates_connection(&parts.headers);
         Ok(Self {

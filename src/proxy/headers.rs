@@ -4,10 +4,12 @@ use std::mem;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header, request};
 
-/// Whether the client asks to leave HTTP, e.g. for WebSocket (RFC 9110 section 7.8).
+/// Whether the client asks to leave HTTP, e.g. for WebSocket (RFC 9110 section 7.8). HTTP/2 is no other protocol: requests in
+/// it would pass unread (`Upgrade: h2c`, which RFC 9113 has given up).
 pub(super) fn wants_upgrade(parts: &request::Parts) -> bool {
     parts.version == Version::HTTP_11
         && parts.headers.contains_key(header::UPGRADE)
+        && !parts.headers.get_all(header::UPGRADE).iter().any(|value| lists(value, "h2c"))
         && connection_names(&parts.headers).any(|name| name.eq_ignore_ascii_case("upgrade"))
 }
 
@@ -17,7 +19,7 @@ pub(super) fn wants_upgrade(parts: &request::Parts) -> bool {
 /// A bare `Connection: keep-alive` stays where it stands: it is as true of the proxy's own connection, and its absence
 /// would be the one thing that tells a request from that of the client.
 pub(super) fn strip_request(headers: &mut HeaderMap, is_upgrade: bool) {
-    let accepts_trailers = headers.get_all(header::TE).iter().any(lists_trailers);
+    let accepts_trailers = headers.get_all(header::TE).iter().any(|value| lists(value, "trailers"));
     let connection = match (is_upgrade, accepts_trailers) {
         (true, true) => Some("Upgrade, TE"),
         (true, false) => Some("Upgrade"),
@@ -52,6 +54,33 @@ pub(super) fn strip_response(headers: &mut HeaderMap, is_upgrade: bool) {
     if is_upgrade {
         headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
     }
+}
+
+/// Takes off what HTTP/2 says in frames and forbids as fields (RFC 9113 section 8.2.2), once what `Connection` names is off.
+pub(super) fn strip_connection(headers: &mut HeaderMap) {
+    retain(headers, |name| {
+        ![header::CONNECTION, header::TRANSFER_ENCODING, header::UPGRADE].contains(name) && !HOP_BY_HOP.contains(name)
+    });
+}
+
+/// Puts the pieces together that HTTP/2 lets clients cut `Cookie` into (RFC 9113 section 8.2.3).
+pub(super) fn join_cookies(headers: &mut HeaderMap) {
+    let pieces: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if pieces.len() > 1
+        && let Ok(whole) = HeaderValue::from_bytes(&pieces.join(&b"; "[..]))
+    {
+        headers.insert(header::COOKIE, whole);
+    }
+}
+
+/// Says `host` in place of what `Host` says, or before all others where it is missing, as it is in HTTP/2.
+pub(super) fn put_host(headers: &mut HeaderMap, host: HeaderValue) {
+    if let Some(field) = headers.get_mut(header::HOST) {
+        *field = host;
+        return;
+    }
+    let others = mem::replace(headers, HeaderMap::from_iter([(header::HOST, host)]));
+    headers.extend(others);
 }
 
 /// Takes off what is always between two hops, what `Connection` names, and what `ends_here` says. `Transfer-Encoding`
@@ -94,8 +123,8 @@ fn connection_names(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).map(str::trim)
 }
 
-fn lists_trailers(value: &HeaderValue) -> bool {
-    value.to_str().is_ok_and(|text| text.split(',').any(|coding| coding.trim().eq_ignore_ascii_case("trailers")))
+fn lists(value: &HeaderValue, member: &str) -> bool {
+    value.to_str().is_ok_and(|text| text.split(',').any(|one| one.trim().eq_ignore_ascii_case(member)))
 }
 
 const HOP_BY_HOP: [HeaderName; 2] =
@@ -229,7 +258,33 @@ mod tests {
         assert!(wants(Version::HTTP_11, &[("Connection", "keep-alive, upgrade"), ("Upgrade", "websocket")]));
         assert!(!wants(Version::HTTP_11, &[("Upgrade", "websocket")]));
         assert!(!wants(Version::HTTP_11, &[("Connection", "upgrade")]));
+        assert!(!wants(Version::HTTP_11, &[("Connection", "upgrade, http2-settings"), ("Upgrade", "H2C")]));
         assert!(!wants(Version::HTTP_10, &[("Connection", "upgrade"), ("Upgrade", "websocket")]));
+    }
+
+    #[test]
+    fn http2_has_no_fields_of_a_connection() {
+        let mut response = headers(&[
+            ("Date", "now"),
+            ("Connection", "close"),
+            ("Transfer-Encoding", "chunked"),
+            ("Keep-Alive", "timeout=5"),
+            ("Upgrade", "h2c"),
+            ("Trailer", "etag"),
+        ]);
+        strip_connection(&mut response);
+        assert_eq!(names(&response), ["date", "trailer"]);
+    }
+
+    #[test]
+    fn cookies_become_one_and_host_comes_first() {
+        let mut request = headers(&[("Accept", "*/*"), ("Cookie", "a=1"), ("X-Last", "1"), ("Cookie", "b=2; c=3")]);
+        join_cookies(&mut request);
+        put_host(&mut request, HeaderValue::from_static("ota.test"));
+        assert_eq!(names(&request), ["host", "accept", "cookie", "x-last"]);
+        assert_eq!(request.get_all("cookie").iter().collect::<Vec<_>>(), ["a=1; b=2; c=3"]);
+        put_host(&mut request, HeaderValue::from_static("other.test"));
+        assert_eq!((names(&request)[0], &request["host"]), ("host", &HeaderValue::from_static("other.test")));
     }
 
     const NAMES: [&str; 18] = [

@@ -96,7 +96,9 @@ impl Failure {
             Self::Incompatible(_) => format!(
                 "a client that knows no ECDSA needs `ca.key_type: rsa2048` and `ota-pacer ca rotate`; for one that knows no TLS 1.2, {EXCLUDE}"
             ),
-            Self::Protocol => format!("allow the client HTTP/1.1, or {EXCLUDE}"),
+            Self::Protocol => {
+                format!("allow the client HTTP/1.1, set `http2.clients: true` for the channel, or {EXCLUDE}")
+            }
             Self::Opaque => format!("to have its tunnels paced, {EXCLUDE}"),
             Self::Timeout => "the client, or the network before it, is stuck".to_owned(),
             Self::Mint(MintError::AuthorityExpired) => "`ota-pacer ca rotate` makes a new CA".to_owned(),
@@ -238,7 +240,11 @@ mod tests {
             ),
             (of_alert(AlertDescription::BadCertificate), "Go-http-client/1.1", &["`SSL_CERT_FILE`", "pins"]),
             (io::Error::from(io::ErrorKind::UnexpectedEof).into(), "Wget/1.21.3", &["`WGETRC`", "`intercept: false`"]),
-            (io::Error::other(rustls::Error::NoApplicationProtocol).into(), "", &["HTTP/1.1", "`intercept: false`"]),
+            (
+                io::Error::other(rustls::Error::NoApplicationProtocol).into(),
+                "",
+                &["HTTP/1.1", "`http2.clients: true`", "`intercept: false`"],
+            ),
             (
                 io::Error::other(rustls::Error::PeerIncompatible(PeerIncompatible::NoCipherSuitesInCommon)).into(),
                 "",

@@ -1,6 +1,7 @@
 //! The data plane: takes requests from clients, holds them until they may go, and brings the answers back.
 //!
-//! A connection starts in `downstream`; a CONNECT becomes a `tunnel`; every request is an `exchange`.
+//! A connection starts in `downstream`; a CONNECT becomes a `tunnel`, whose requests may come over `http2`; every request is
+//! an `exchange`.
 
 mod answer;
 mod asterisk;
@@ -10,6 +11,7 @@ mod entrance;
 mod exchange;
 mod gateway;
 mod headers;
+mod http2;
 mod interception;
 mod metrics;
 mod preference;

@@ -16,6 +16,8 @@ pub(super) enum Protocol {
     Tls,
     /// HTTP/1 in clear: some clients tunnel plain http too.
     Http,
+    /// HTTP/2 in clear, with prior knowledge.
+    Http2,
     /// Anything else.
     Opaque,
 }
@@ -45,6 +47,8 @@ fn classify(seen: &[u8]) -> Option<Protocol> {
     match seen {
         [] | [HANDSHAKE] => None,
         [HANDSHAKE, 3, ..] => Some(Protocol::Tls),
+        _ if seen.starts_with(PREFACE) => Some(Protocol::Http2),
+        _ if PREFACE.starts_with(seen) => None,
         _ => {
             let method = seen.iter().take(LONGEST_METHOD + 1).take_while(|byte| is_token(**byte)).count();
             match seen.get(method) {
@@ -115,6 +119,9 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Prefixed<I> {
 /// Content type of a TLS record that opens a connection (RFC 8446 section 5.1); its version starts with 3.
 const HANDSHAKE: u8 = 0x16;
 
+/// How the client's preface begins (RFC 9113 section 3.4), chosen to be no request of HTTP/1.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
+
 /// The longest registered method has 17 bytes (`UPDATEREDIRECTREF`).
 const LONGEST_METHOD: usize = 24;
 
@@ -138,6 +145,9 @@ mod tests {
             (b"GET", None),
             (b"GET ", Some(Protocol::Http)),
             (b"M-SEARCH *", Some(Protocol::Http)),
+            (b"PRI * HTTP/2", None),
+            (b"PRI * HTTP/2.0\r\n\r\nSM", Some(Protocol::Http2)),
+            (b"PRI /", Some(Protocol::Http)),
             (b" GET", Some(Protocol::Opaque)),
             (b"\0\0", Some(Protocol::Opaque)),
             (b"SSH-2.0-OpenSSH_9\r\n", Some(Protocol::Opaque)),

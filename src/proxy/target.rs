@@ -91,6 +91,33 @@ pub(super) fn inside(
     Ok(Target { path: path(uri), origin, host_header })
 }
 
+/// Reads the target of a request that came in HTTP/2 inside a tunnel to `tunnel`. `:authority` takes the place of `Host`,
+/// which may stand beside it or in its place (RFC 9113 section 8.3.1): both must name the host of the tunnel.
+pub(super) fn stream(
+    tunnel: &Authority,
+    scheme: Scheme,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<Target, TargetError> {
+    let origin = Origin { scheme, host: tunnel.host.clone(), port: tunnel.port };
+    let authority = uri.authority();
+    if authority.is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err(TargetError::UserInfo);
+    }
+    if uri.scheme_str().is_some_and(|named| named != name_of(scheme)) {
+        return Err(TargetError::Misdirected);
+    }
+    let host = host_header(headers)?;
+    let mut said = host.as_deref().into_iter().chain(authority.map(|authority| authority.as_str())).peekable();
+    if said.peek().is_none() {
+        return Err(TargetError::HostHeader);
+    }
+    if !said.all(|text| names(text, &origin)) {
+        return Err(TargetError::Misdirected);
+    }
+    Ok(Target { path: path(uri), origin, host_header: authority.map(header_of).transpose()? })
+}
+
 /// Whether a connection to `host:port` would come back to a listener of this proxy. Names that resolve to one are caught
 /// after the connection is made.
 pub(super) fn is_own_address(host: &Host, port: u16, own: Own) -> bool {
@@ -154,6 +181,13 @@ pub(super) enum TargetError {
 fn port_of(authority: &http::uri::Authority, scheme: Scheme) -> Result<u16, TargetError> {
     let named = host::port(authority).map_err(|_| TargetError::Port)?;
     Ok(named.unwrap_or(default_port(scheme)))
+}
+
+fn name_of(scheme: Scheme) -> &'static str {
+    match scheme {
+        Scheme::Http => "http",
+        Scheme::Https => "https",
+    }
 }
 
 pub(super) fn default_port(scheme: Scheme) -> u16 {
@@ -297,6 +331,33 @@ mod tests {
         assert_eq!(read("/p", &HeaderMap::new()).unwrap_err(), TargetError::HostHeader);
         let old = inside(&tunnel, Scheme::Https, &uri("/p"), true, &HeaderMap::new()).unwrap();
         assert_eq!(old.host_header.unwrap(), "ota.test:443");
+    }
+
+    #[test]
+    fn a_stream_keeps_the_host_of_its_tunnel() {
+        let tunnel = connect(&uri("ota.test:8443")).unwrap();
+        let read = |text: &str, headers: &HeaderMap| stream(&tunnel, Scheme::Https, &uri(text), headers);
+        for (text, headers, host) in [
+            ("https://ota.test:8443/p", HeaderMap::new(), Some("ota.test:8443")),
+            ("https://OTA.test./p", HeaderMap::new(), Some("OTA.test.")),
+            ("https://ota.test:8443/p", host("ota.test"), Some("ota.test:8443")),
+            ("/p", host("ota.test:8443"), None),
+        ] {
+            let target = read(text, &headers).unwrap();
+            assert_eq!((target.path.as_str(), target.origin.port), ("/p", 8443), "{text}");
+            assert_eq!(target.host_header.as_ref().map(|host| host.to_str().unwrap()), host, "{text}");
+        }
+        for (text, headers, error) in [
+            ("https://other.test:8443/p", HeaderMap::new(), TargetError::Misdirected),
+            ("https://ota.test:443/p", HeaderMap::new(), TargetError::Misdirected),
+            ("http://ota.test:8443/p", HeaderMap::new(), TargetError::Misdirected),
+            ("https://ota.test:8443/p", host("other.test"), TargetError::Misdirected),
+            ("/p", host("other.test"), TargetError::Misdirected),
+            ("https://u@ota.test:8443/p", HeaderMap::new(), TargetError::UserInfo),
+            ("/p", HeaderMap::new(), TargetError::HostHeader),
+        ] {
+            assert_eq!(read(text, &headers).unwrap_err(), error, "{text} {headers:?}");
+        }
     }
 
     #[test]

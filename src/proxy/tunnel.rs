@@ -17,6 +17,7 @@ use super::{
     Rules,
     answer::Answer,
     downstream::{Downstream, Tunnel},
+    http2,
     interception::{Failure, Trust},
     metrics::Outcome,
     preference,
@@ -27,6 +28,7 @@ use super::{
     target::{self, Authority},
 };
 use crate::{
+    ca::Alpn,
     config::model::{Class, HostPattern, UnmatchedHost},
     limiter::{Lane, Permit, Refused, Turn},
     route::Match,
@@ -250,10 +252,20 @@ where
     let Ok(Ok(Some((protocol, io)))) = sniffed else { return Ok(()) };
     match protocol {
         Protocol::Http => client.inside(tunnel.carrying(Scheme::Http)).serve(io).await,
+        Protocol::Http2 if allows_http2(client, &tunnel.authority) => {
+            http2::serve(client.inside(tunnel.carrying(Scheme::Http)), io).await;
+        }
+        Protocol::Http2 => {
+            // A client that does not hear it has left.
+            drop(http2::refuse(io).await);
+            return Err((Failure::Protocol, None));
+        }
         Protocol::Tls => {
             let tls = terminate(client, io, &tunnel.authority).await.map_err(|failure| (failure, None))?;
+            let is_http2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
             let tls = verdict(tls).await.map_err(|failure| (failure, None))?;
-            client.inside(tunnel.carrying(Scheme::Https)).serve(tls).await;
+            let inside = client.inside(tunnel.carrying(Scheme::Https));
+            if is_http2 { http2::serve(inside, tls).await } else { inside.serve(tls).await }
         }
         Protocol::Opaque => return Err((Failure::Opaque, Some(io))),
     }
@@ -280,10 +292,17 @@ where
     let handshake = async {
         // The ClientHello comes first: its server name may differ from the target, and is then put on the leaf as well.
         let hello = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), io).await?;
-        let config = client.proxy().leaves.server_config(&authority.host, hello.client_hello().server_name())?;
+        let alpn = if allows_http2(client, authority) { Alpn::Http2 } else { Alpn::Http1 };
+        let config = client.proxy().leaves.server_config(&authority.host, hello.client_hello().server_name(), alpn)?;
         Ok(hello.into_stream(config).await?)
     };
     timeout(HANDSHAKE, handshake).await.map_err(|_| Failure::Timeout)?
+}
+
+/// Whether clients may speak HTTP/2 in tunnels to this host.
+fn allows_http2(client: &Downstream, authority: &Authority) -> bool {
+    let rules = client.proxy().rules();
+    rules.router.channel(&authority.host, authority.port).is_some_and(|channel| channel.http2.clients)
 }
 
 /// Waits a moment for what the client makes of the certificate: in TLS 1.3 its alert may follow a handshake that looked

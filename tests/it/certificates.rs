@@ -10,7 +10,7 @@ use std::{
 };
 
 use ota_pacer::{
-    ca::{self, Authority, CaError, Leaves, MintError},
+    ca::{self, Alpn, Authority, CaError, Leaves, MintError},
     config::{
         host::Host,
         model::{Ca, HostPattern, KeyType},
@@ -52,7 +52,7 @@ async fn every_kind_of_leaf(key_type: KeyType, name_constraints: bool) {
         ("ota.example", Some("elsewhere.test"), (!name_constraints).then_some("elsewhere.test")),
     ] {
         let host = host_of(host);
-        let config = leaves.server_config(&host, sni).unwrap();
+        let config = leaves.server_config(&host, sni, Alpn::Http1).unwrap();
         let chain = handshake(&config, &trusting(&ca_of(dir.path())), host.as_str()).await.unwrap().chain;
         assert_eq!(chain.len(), 1, "a client has the root already");
         let (_, leaf) = X509Certificate::from_der(&chain[0]).unwrap();
@@ -82,7 +82,7 @@ async fn a_constrained_authority_vouches_for_the_configured_hosts_alone() {
         let leaves = Leaves::new(Authority::open(&ca).unwrap()).unwrap();
         let host = |text: &str| host_of(&if text.contains(':') { format!("[{text}]") } else { text.to_owned() });
         let chain_for = async |name: &str| {
-            let config = leaves.server_config(&host(name), None).unwrap();
+            let config = leaves.server_config(&host(name), None, Alpn::Http1).unwrap();
             handshake(&config, &trusting(&ca_of(dir.path())), name).await.map(|seen| seen.chain)
         };
         openssl_accepts(dir.path(), &chain_for(good).await.unwrap(), &host(good));
@@ -121,7 +121,7 @@ async fn two_hundred_clients_that_come_at_once_share_one_leaf() {
             let (leaves, client, start) = (leaves.clone(), client.clone(), start.clone());
             clients.spawn(async move {
                 start.wait().await;
-                let config = leaves.server_config(&host_of("ota.example"), None).unwrap();
+                let config = leaves.server_config(&host_of("ota.example"), None, Alpn::Http1).unwrap();
                 handshake(&config, &client, "ota.example").await.unwrap().chain.remove(0)
             });
         }
@@ -135,23 +135,23 @@ fn names_that_clients_make_up_take_a_bounded_amount_of_memory() {
     let dir = tempfile::tempdir().unwrap();
     let leaves = leaves(dir.path());
     let host = host_of("ota.example");
-    let first = leaves.server_config(&host, Some("0.example")).unwrap();
+    let first = leaves.server_config(&host, Some("0.example"), Alpn::Http1).unwrap();
     for number in 1..2_500 {
-        leaves.server_config(&host, Some(&format!("{number}.example"))).unwrap();
+        leaves.server_config(&host, Some(&format!("{number}.example")), Alpn::Http1).unwrap();
     }
     let text = format!("{leaves:?}");
     let kept: usize = text.split("minted: ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
     assert!(kept <= 1024, "{text}");
     // Those let go are minted again when asked for.
     drop(first);
-    leaves.server_config(&host, Some("0.example")).unwrap();
+    leaves.server_config(&host, Some("0.example"), Alpn::Http1).unwrap();
 }
 
 #[tokio::test]
 async fn nothing_is_accepted_before_the_handshake_is_over() {
     let dir = tempfile::tempdir().unwrap();
     let leaves = leaves(dir.path());
-    let server = leaves.server_config(&host_of("ota.example"), None).unwrap();
+    let server = leaves.server_config(&host_of("ota.example"), None, Alpn::Http1).unwrap();
     assert_eq!(server.max_early_data_size, 0);
     let mut client = ClientConfig::clone(&trusting(&ca_of(dir.path())));
     client.enable_early_data = true;
@@ -216,10 +216,10 @@ async fn a_leaf_is_kept_until_two_thirds_of_its_time_are_over() {
     let leaves = Leaves::new(Authority::open_at(&Ca::at(dir.path()), now() - 40 * DAY).unwrap()).unwrap();
     let host = host_of("ota.example");
     let minted = now() - 25 * DAY;
-    let first = leaves.server_config_at(&host, None, minted).unwrap();
-    let later = leaves.server_config_at(&host, None, minted + 19 * DAY).unwrap();
+    let first = leaves.server_config_at(&host, None, Alpn::Http1, minted).unwrap();
+    let later = leaves.server_config_at(&host, None, Alpn::Http1, minted + 19 * DAY).unwrap();
     assert!(Arc::ptr_eq(&first, &later));
-    let renewed = leaves.server_config_at(&host, None, minted + 21 * DAY).unwrap();
+    let renewed = leaves.server_config_at(&host, None, Alpn::Http1, minted + 21 * DAY).unwrap();
     assert!(!Arc::ptr_eq(&first, &renewed));
     // The one it replaces is still good, whatever connection may hold it.
     for config in [first, renewed] {
@@ -232,7 +232,7 @@ fn nothing_is_minted_once_the_authority_has_expired() {
     let dir = tempfile::tempdir().unwrap();
     let leaves = leaves(dir.path());
     let (then, host) = (now() + 4000 * DAY, host_of("ota.example"));
-    assert!(matches!(leaves.server_config_at(&host, None, then), Err(MintError::AuthorityExpired)));
+    assert!(matches!(leaves.server_config_at(&host, None, Alpn::Http1, then), Err(MintError::AuthorityExpired)));
     let error = Authority::open_at(&Ca::at(dir.path()), then).unwrap_err().to_string();
     assert!(error.contains("expired since") && error.contains("hint:"), "{error}");
     let error = Authority::open_at(&Ca::at(dir.path()), now() - 10 * DAY).unwrap_err().to_string();
@@ -244,11 +244,11 @@ async fn clients_resume_their_session_but_never_across_hosts() {
     let dir = tempfile::tempdir().unwrap();
     let leaves = leaves(dir.path());
     let client = trusting(&ca_of(dir.path()));
-    let ota = leaves.server_config(&host_of("ota.example"), None).unwrap();
+    let ota = leaves.server_config(&host_of("ota.example"), None, Alpn::Http1).unwrap();
     assert_eq!(handshake(&ota, &client, "ota.example").await.unwrap().kind, HandshakeKind::Full);
     assert_eq!(handshake(&ota, &client, "ota.example").await.unwrap().kind, HandshakeKind::Resumed);
     // The same client and the same SNI, but inside a tunnel to another host.
-    let other = leaves.server_config(&host_of("other.example"), Some("ota.example")).unwrap();
+    let other = leaves.server_config(&host_of("other.example"), Some("ota.example"), Alpn::Http1).unwrap();
     assert_eq!(handshake(&other, &client, "ota.example").await.unwrap().kind, HandshakeKind::Full);
 }
 
@@ -312,7 +312,7 @@ async fn an_intermediate_is_sent_to_clients_that_trust_its_root_alone() {
     fs::write(dir.path().join("ca.pem"), signing + &root).unwrap();
     private(dir.path());
 
-    let config = leaves(dir.path()).server_config(&host_of("ota.example"), None).unwrap();
+    let config = leaves(dir.path()).server_config(&host_of("ota.example"), None, Alpn::Http1).unwrap();
     let root = CertificateDer::from_pem_slice(root.as_bytes()).unwrap();
     let chain = handshake(&config, &trusting(&root), "ota.example").await.unwrap().chain;
     assert_eq!(chain.len(), 2);
@@ -353,7 +353,7 @@ async fn a_chain_goes_out_in_order_whatever_the_order_of_the_file() {
     fs::write(dir.path().join("ca.pem"), signing.clone() + &root + &unrelated + &upper).unwrap();
     private(dir.path());
 
-    let config = leaves(dir.path()).server_config(&host_of("ota.example"), None).unwrap();
+    let config = leaves(dir.path()).server_config(&host_of("ota.example"), None, Alpn::Http1).unwrap();
     let root = CertificateDer::from_pem_slice(root.as_bytes()).unwrap();
     let chain = handshake(&config, &trusting(&root), "ota.example").await.unwrap().chain;
     let above = [signing, upper].map(|pem| CertificateDer::from_pem_slice(pem.as_bytes()).unwrap());
@@ -381,7 +381,7 @@ async fn workers_and_proxies_from_before_and_after_a_rotation_understand_each_ot
     let rotated = ca::rotate(&ca, now()).unwrap();
     let new = ca_of(dir.path());
     let restarted = Leaves::new(rotated.authority).unwrap();
-    let serves = |leaves: &Leaves| leaves.server_config(&host_of("ota.example"), None).unwrap();
+    let serves = |leaves: &Leaves| leaves.server_config(&host_of("ota.example"), None, Alpn::Http1).unwrap();
 
     // A worker that was started after the rotation reads any of the files, and meets either proxy.
     for file in ["ca.pem", "bundle.pem"] {
@@ -529,7 +529,7 @@ fn leaves(dir: &Path) -> Leaves {
 }
 
 async fn leaf_for(leaves: &Leaves, dir: &Path, host: &str) -> CertificateDer<'static> {
-    let config = leaves.server_config(&host_of(host), None).unwrap();
+    let config = leaves.server_config(&host_of(host), None, Alpn::Http1).unwrap();
     handshake(&config, &trusting(&ca_of(dir)), host).await.unwrap().chain.remove(0)
 }
 

@@ -8,8 +8,8 @@ use ota_pacer::{
     config::{
         self, Config, Errors,
         model::{
-            Adaptive, Credential, KeyPart, KeyType, Limit, LimitKind, OnOutage, PathPattern, Start, UnmatchedHost,
-            UnmatchedPath, Window,
+            Adaptive, Credential, Http2, KeyPart, KeyType, Limit, LimitKind, OnOutage, PathPattern, Start,
+            UnmatchedHost, UnmatchedPath, Window,
         },
         schema,
     },
@@ -80,6 +80,8 @@ fn every_key_is_read() {
     assert_eq!(config.ca.hosts.len(), 7, "those of the intercepted channels");
     let intercepted: Vec<bool> = config.channels.iter().map(|channel| channel.intercept).collect();
     assert_eq!(intercepted, [true, true, false, true, true, true]);
+    let http2 = |index: usize| config.channels[index].http2;
+    assert_eq!([0, 1].map(http2), [Http2 { clients: false, origin: true }, Http2 { clients: true, origin: false }]);
     assert_eq!(config.upstream.ca_file.as_deref(), Some(Path::new("./roots.pem")));
     assert_eq!(config.upstream.response_timeout, Duration::from_secs(120));
     assert_eq!(config.upstream.idle, Duration::ZERO);

@@ -16,7 +16,7 @@ use http_body_util::{BodyExt, Empty, Full};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use ota_pacer::{
-    ca::{Authority, Leaves},
+    ca::{Alpn, Authority, Leaves},
     config::{host::Host, model},
     upstream::{Body, BoxError, ConnectError, Connection, Origin, Scheme, SendErrorKind, Step, Tether, Upstream},
 };
@@ -323,14 +323,15 @@ async fn an_origin_over_tls_is_verified_and_its_fault_is_named() {
 
     let site = Site::open().await;
     let origin = site.secure_origin();
-    let expired = leaves.server_config_at(&address, None, then).unwrap();
-    let good = leaves.server_config(&address, None).unwrap();
+    let expired = leaves.server_config_at(&address, None, Alpn::Http1, then).unwrap();
+    let good = leaves.server_config(&address, None, Alpn::Http1).unwrap();
     let client = trusting();
     let (connection, ()) =
         tokio::join!(async { client.connect(&origin, &nobody()).await }, site.accept_tls(good.clone()));
     connection.unwrap();
 
-    let wrong = leaves.server_config(&Host::parse("other.example").unwrap(), Some("more.example")).unwrap();
+    let wrong =
+        leaves.server_config(&Host::parse("other.example").unwrap(), Some("more.example"), Alpn::Http1).unwrap();
     let client = trusting();
     let (refused, ()) = tokio::join!(async { client.connect(&origin, &nobody()).await }, site.accept_tls(wrong));
     let message = certificate_fault(refused);

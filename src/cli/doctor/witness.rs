@@ -13,7 +13,10 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use crate::{ca::Leaves, config::host::Host};
+use crate::{
+    ca::{Alpn, Leaves},
+    config::host::Host,
+};
 
 /// How far a client has come.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,7 +113,7 @@ async fn answer(mut stream: TcpStream, leaves: &Leaves, host: &Host, stage: &Mut
         return respond(&mut stream).await;
     }
     stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await?;
-    let config = leaves.server_config(host, None).map_err(io::Error::other)?;
+    let config = leaves.server_config(host, None, Alpn::Http1).map_err(io::Error::other)?;
     let mut stream = TlsAcceptor::from(config).accept(stream).await?;
     // With TLS 1.3 a client may find our certificate wanting after the handshake is over here: only a request proves it.
     read_head(&mut stream).await?;
