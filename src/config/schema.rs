@@ -150,6 +150,7 @@ pub(super) struct Defaults {
 #[schemars(deny_unknown_fields)]
 pub(super) struct Http2 {
     /// Whether clients may speak it inside their tunnels; `false` by default. Which version they speak is theirs to choose.
+    /// There is no `100 Continue` in it: a client that waits for one sends its body when it has waited for long enough.
     clients: Option<Flag>,
     /// Whether the origin may choose it; `false` by default. HTTP/2 has no upper-case letters in the names of headers and no
     /// reason phrases: an origin that gets to see it no longer sees the spelling of a client of HTTP/1.1.

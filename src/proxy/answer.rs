@@ -11,9 +11,9 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 
 use super::{client_io::Phase, record::Record};
+use crate::upstream::Download;
 
 /// The body of an answer to a client.
 pub(super) struct Answer {
@@ -28,7 +28,7 @@ enum Content {
     /// Made by the proxy, or held back whole.
     Held { data: Option<Bytes>, trailers: Option<HeaderMap> },
     /// Streaming from the origin, after the part of it that was read already.
-    Streaming { head: Option<Bytes>, rest: Incoming },
+    Streaming { head: Option<Bytes>, rest: Download },
     /// What had come of an answer that the origin then broke off.
     Broken { head: Option<Bytes>, error: Option<hyper::Error> },
 }
@@ -45,7 +45,7 @@ impl Answer {
     }
 
     /// The origin's answer, as it comes.
-    pub(super) fn streaming(rest: Incoming) -> Self {
+    pub(super) fn streaming(rest: Download) -> Self {
         Content::Streaming { head: None, rest }.into()
     }
 
@@ -164,7 +164,7 @@ impl Body for Answer {
 
 /// Reads an answer whole, or as far as the origin sends it, so that its connection is free while the request waits for its
 /// next attempt. `Err`: it is too large or too slow for that, and can only be passed on, from its first byte.
-pub(super) async fn hold(response: Response<Incoming>) -> Result<Response<Answer>, Response<Answer>> {
+pub(super) async fn hold(response: Response<Download>) -> Result<Response<Answer>, Response<Answer>> {
     let (parts, mut rest) = response.into_parts();
     let mut data = BytesMut::new();
     let mut trailers = None;

@@ -79,6 +79,11 @@ impl Downstream {
         Self::new(self.shared.clone(), Entrance::Tunnel(Arc::new(tunnel)))
     }
 
+    /// One stream of the connection, which carries a request beside others.
+    pub(super) fn stream(&self) -> Self {
+        Self { tether: Tether::default(), ..self.clone() }
+    }
+
     /// Serves HTTP/1 on `io`. Once a shutdown begins, the request under way is finished and the connection closed.
     pub(super) async fn serve<I>(mut self, io: I)
     where

@@ -33,7 +33,7 @@ use crate::{
     feedback::{Backoff, ThrottleSignal, retry_after},
     limiter::{Lane, Permit, Refused, Turn},
     route::Route,
-    upstream::{self, ConnectError, Connection, Origin},
+    upstream::{self, ConnectError, Connection, Download, Offer, Origin},
 };
 
 /// Answers one request of a client. Dropping the future leaves the line, and cancels what is under way at the origin.
@@ -77,6 +77,8 @@ struct Exchange<'a> {
     origin: Origin,
     /// Its place at the gateway, where the request came through that.
     base: Option<Base>,
+    /// In which versions of HTTP the origin may be spoken to.
+    offer: Offer,
     head: Head,
     body: Replay<Incoming>,
     /// The client sends its body only once it is asked to, which reading it does. That waits for the slot.
@@ -153,6 +155,7 @@ impl<'a> Exchange<'a> {
         let class = class.or_else(|| client.tunnel().and_then(|tunnel| tunnel.class)).unwrap_or_default();
 
         let route = rules.router.route(&origin.host, origin.port, &parts.method, &path, &parts.headers);
+        let is_http2_allowed = matches!(&route, Route::Matched(matched) if matched.channel.http2.origin);
         let (record, policy, lane, is_matched) = match &route {
             Route::Unmatched => {
                 if rules.settings.unmatched.host == UnmatchedHost::Refuse {
@@ -184,6 +187,8 @@ impl<'a> Exchange<'a> {
             rules,
             origin,
             base,
+            // Only a connection of HTTP/1.1 can be left for another protocol, or be authenticated itself.
+            offer: if is_http2_allowed && upgrade.is_none() && !is_bound { Offer::Http2 } else { Offer::Http1 },
             head: Head {
                 method: parts.method,
                 uri: Uri::from(path),
@@ -251,7 +256,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Waits for a slot and sends; sends again where a connection is lost and nothing can have been acted on.
-    async fn attempt(&mut self, hold: Duration) -> Result<Response<Incoming>, Failure> {
+    async fn attempt(&mut self, hold: Duration) -> Result<Response<Download>, Failure> {
         let (hold, bound) = match self.patience() {
             Some(patience) if patience < hold => (patience, Bound::Client),
             _ => (hold, Bound::Policy),
@@ -344,11 +349,11 @@ impl<'a> Exchange<'a> {
     async fn connect(&self, is_again: bool) -> Result<Connection, Failure> {
         let (upstream, tether) = (&self.rules.upstream, self.client.tether());
         let mut connected = match is_again {
-            true => upstream.connect(&self.origin, tether).await,
-            false => upstream.checkout(&self.origin, tether).await,
+            true => upstream.connect(&self.origin, tether, self.offer).await,
+            false => upstream.checkout(&self.origin, tether, self.offer).await,
         };
         if !self.is_bound && matches!(connected, Err(ConnectError::LostHandshake { .. })) {
-            connected = upstream.connect(&self.origin, tether).await;
+            connected = upstream.connect(&self.origin, tether, self.offer).await;
         }
         connected.map_err(|error| Failure::Unsent(Refusal::connect(&error)))
     }
@@ -397,7 +402,7 @@ impl<'a> Exchange<'a> {
     /// on, and the reason.
     async fn retry_of(
         &self,
-        response: Response<Incoming>,
+        response: Response<Download>,
         wait: Duration,
     ) -> Result<Response<Answer>, (Response<Answer>, SkipReason)> {
         let retry = &self.policy.retry;
@@ -425,7 +430,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// The origin's answer, for the client.
-    fn pass_on(&mut self, mut response: Response<Incoming>) -> Result<Answered, Refusal> {
+    fn pass_on(&mut self, mut response: Response<Download>) -> Result<Answered, Refusal> {
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Ok((streaming(response), Outcome::Answered));
         }
@@ -477,7 +482,7 @@ impl<'a> Exchange<'a> {
 }
 
 /// An answer without what was between origin and proxy.
-fn end_to_end(response: Response<Incoming>) -> Response<Incoming> {
+fn end_to_end(response: Response<Download>) -> Response<Download> {
     let (mut parts, body) = response.into_parts();
     headers::strip_response(&mut parts.headers, false);
     // An origin that speaks HTTP/1.0 is no reason to speak it to the client.
@@ -485,7 +490,7 @@ fn end_to_end(response: Response<Incoming>) -> Response<Incoming> {
     Response::from_parts(parts, body)
 }
 
-fn streaming(response: Response<Incoming>) -> Response<Answer> {
+fn streaming(response: Response<Download>) -> Response<Answer> {
     end_to_end(response).map(Answer::streaming)
 }
 

@@ -1,16 +1,13 @@
 //! HTTP/2 on a client connection inside a tunnel: each stream is a request of its own, and its reset takes only that one out
 //! of the line.
 
-use std::{convert::Infallible, io, pin::pin, sync::Arc, time::Duration};
+use std::{io, pin::pin, sync::Arc, time::Duration};
 
+use h2::Reason;
 use http::{Method, Request, Response};
 use hyper::{body::Incoming, rt::Executor, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
-    sync::watch,
-    time::{Instant, timeout_at},
-};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use super::{
     answer::Answer,
@@ -18,6 +15,7 @@ use super::{
     downstream::{Downstream, IDLE_TIMEOUT, Shared},
     headers,
 };
+use crate::upstream::{self, Usage};
 
 /// Serves HTTP/2 on `io`. Once a shutdown begins, or nothing was asked for a long time, the client is told to go away; streams
 /// under way are finished.
@@ -29,8 +27,15 @@ where
     let usage = Usage::new();
     let streams = Streams { shared: client.shared().clone(), usage: usage.clone() };
     let service = service_fn(move |request| {
-        let client = client.clone();
-        async move { Ok::<_, Infallible>(answer(&client, request).await) }
+        let client = client.stream();
+        async move {
+            // Its streams have no connection of their own at the origin that could be authenticated. Told so, clients that can
+            // do that come back in HTTP/1.1.
+            if upstream::authenticates_connection(request.headers()) {
+                return Err(h2::Error::from(Reason::HTTP_1_1_REQUIRED));
+            }
+            Ok(answer(&client, request).await)
+        }
     });
     // The clock of heads is not for frames: a connection without a whole request counts as unused.
     let phase = Phase::default();
@@ -111,54 +116,9 @@ where
     }
 }
 
-/// How many streams are open, and since when there is none.
-#[derive(Debug, Clone)]
-struct Usage(watch::Sender<State>);
-
-#[derive(Debug, Clone, Copy)]
-struct State {
-    open: usize,
-    /// When the last one ended.
-    since: Instant,
-}
-
-impl Usage {
-    fn new() -> Self {
-        Self(watch::Sender::new(State { open: 0, since: Instant::now() }))
-    }
-
-    fn begin(&self) -> Open {
-        self.0.send_modify(|state| state.open += 1);
-        Open(self.clone())
-    }
-
-    /// Returns once there has been no stream for `limit`, counted from now.
-    async fn none_for(&self, limit: Duration) {
-        let begun = Instant::now();
-        let mut states = self.0.subscribe();
-        loop {
-            let State { open, since } = *states.borrow_and_update();
-            // The channel cannot close: one of its senders is here.
-            if open > 0 {
-                drop(states.changed().await);
-            } else if timeout_at(begun.max(since) + limit, states.changed()).await.is_err() {
-                return;
-            }
-        }
-    }
-}
-
-/// A stream, for as long as it lives.
-struct Open(Usage);
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.0.send_modify(|state| *state = State { open: state.open - 1, since: Instant::now() });
-    }
-}
-
-/// Requests of one client that are under way or wait.
-const MAX_STREAMS: u32 = 128;
+/// Requests of one client that are under way or wait. Many, as a client that has reached it opens no second connection, and
+/// keeps its urgent requests behind those that can wait.
+const MAX_STREAMS: u32 = 1000;
 
 /// How much of a body may come unread. The connection's window has room for all streams at once: otherwise bodies of requests
 /// that wait for their slots would keep those of others from coming in, and with a limit on requests under way for good.
@@ -178,40 +138,3 @@ const LEAVE: Duration = Duration::from_secs(2);
 
 /// The server's preface, and GOAWAY with HTTP_1_1_REQUIRED before any stream (RFC 9113 sections 3.4 and 6.8).
 const REFUSAL: [u8; 26] = *b"\0\0\0\x04\0\0\0\0\0\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\x0d";
-
-#[cfg(test)]
-mod tests {
-    use tokio::time::{advance, timeout};
-
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_connection_is_unused_only_while_no_stream_is_open() {
-        let usage = Usage::new();
-        let started = Instant::now();
-        let (first, second) = (usage.begin(), usage.begin());
-        let is_used = async |usage: &Usage| timeout(10 * IDLE_TIMEOUT, usage.none_for(IDLE_TIMEOUT)).await.is_err();
-        assert!(is_used(&usage).await);
-        drop(first);
-        assert!(is_used(&usage).await, "another stream is open");
-        let unused = usage.none_for(IDLE_TIMEOUT);
-        let ends = async {
-            advance(IDLE_TIMEOUT).await;
-            drop(second);
-            advance(IDLE_TIMEOUT / 2).await;
-            // One that is over at once is use as well.
-            drop(usage.begin());
-        };
-        tokio::join!(unused, ends);
-        assert_eq!((started.elapsed() - 20 * IDLE_TIMEOUT).as_secs(), (5 * IDLE_TIMEOUT / 2).as_secs());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_client_that_is_told_to_go_has_a_moment_to_do_so() {
-        let usage = Usage::new();
-        advance(IDLE_TIMEOUT).await;
-        let started = Instant::now();
-        usage.none_for(LEAVE).await;
-        assert_eq!(started.elapsed().as_secs(), LEAVE.as_secs());
-    }
-}

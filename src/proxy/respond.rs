@@ -230,17 +230,19 @@ impl Refusal {
         let (status, kind) = match error.kind {
             SendErrorKind::Timeout => (StatusCode::GATEWAY_TIMEOUT, "http_response_timeout"),
             SendErrorKind::Malformed => (StatusCode::BAD_GATEWAY, "http_protocol_error"),
-            SendErrorKind::ClosedEarly | SendErrorKind::Read | SendErrorKind::Write => {
-                (StatusCode::BAD_GATEWAY, "connection_terminated")
-            }
+            SendErrorKind::ClosedEarly
+            | SendErrorKind::Read
+            | SendErrorKind::Write
+            | SendErrorKind::Refused
+            | SendErrorKind::Reset => (StatusCode::BAD_GATEWAY, "connection_terminated"),
             SendErrorKind::Body => return Self::body_broken(),
             SendErrorKind::ParentLogin => return Self::parent_login(error),
         };
         let kind = if error.wants_client_certificate() { "tls_alert_received" } else { kind };
-        let fate = if error.written {
-            "the request was sent and not retried, as it may have been acted on"
-        } else {
-            "nothing of the request was sent"
+        let fate = match error.kind {
+            _ if error.written => "the request was sent and not retried, as it may have been acted on",
+            SendErrorKind::Refused => "it was not acted on",
+            _ => "nothing of the request was sent",
         };
         let hint = error.wants_client_certificate().then_some(CLIENT_CERTIFICATE);
         Self { hint, ..Self::new(Outcome::UpstreamFailed, status, kind, format!("{}; {fate}", error.kind)) }
@@ -387,6 +389,7 @@ fn connect_error(error: &ConnectError) -> (StatusCode, &'static str) {
         ConnectError::Connect { .. } => (StatusCode::BAD_GATEWAY, "destination_unavailable"),
         ConnectError::Tls { certificate: true, .. } => (StatusCode::BAD_GATEWAY, "tls_certificate_error"),
         ConnectError::Tls { .. } => (StatusCode::BAD_GATEWAY, "tls_protocol_error"),
+        ConnectError::Http2 { .. } => (StatusCode::BAD_GATEWAY, "http_protocol_error"),
         ConnectError::Parent(error) => connect_error(error),
         ConnectError::Refused { status: StatusCode::GATEWAY_TIMEOUT, .. } => {
             (StatusCode::GATEWAY_TIMEOUT, "connection_timeout")

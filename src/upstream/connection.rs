@@ -26,7 +26,7 @@ use super::{
 use crate::config::host::Host;
 
 /// A connection on which one request can be sent. Dropped unused, it waits for the client's next one.
-pub struct Connection {
+pub struct Exclusive {
     /// `None` once the request is on its way.
     line: Option<Line>,
     reused: bool,
@@ -60,7 +60,7 @@ impl Context {
     }
 }
 
-impl Connection {
+impl Exclusive {
     /// Whether a request may still be sent: the origin has not closed it, nor is it about to.
     pub fn is_open(&self) -> bool {
         self.line.as_ref().is_some_and(|line| line.parked.is_open(Instant::now()))
@@ -160,7 +160,7 @@ impl Connection {
 }
 
 /// A request that left the queue, or was refused, leaves its connection to the next one, no younger than it was.
-impl Drop for Connection {
+impl Drop for Exclusive {
     fn drop(&mut self) {
         if let Some(line) = self.line.take() {
             self.tether.hold(line);
@@ -205,7 +205,7 @@ impl Line {
 }
 
 /// Waits for `answer` until the upload has not moved for `limit`.
-async fn before_silence<T>(
+pub(super) async fn before_silence<T>(
     answer: impl Future<Output = T>,
     progress: &Progress,
     limit: Duration,
@@ -232,7 +232,7 @@ impl From<TrySendError<Request<Upload>>> for SendError {
     }
 }
 
-fn kind_of(error: &hyper::Error) -> SendErrorKind {
+pub(super) fn kind_of(error: &hyper::Error) -> SendErrorKind {
     if error.is_user() {
         SendErrorKind::Body
     } else if error.is_parse() {

@@ -43,6 +43,8 @@ pub enum Step {
     Tunnel,
     /// Agreeing on TLS.
     Tls,
+    /// Beginning HTTP/2.
+    Http2,
 }
 
 impl fmt::Display for Step {
@@ -52,6 +54,7 @@ impl fmt::Display for Step {
             Self::Connect => "connecting to",
             Self::Tunnel => "the parent proxy's CONNECT to",
             Self::Tls => "the TLS handshake with",
+            Self::Http2 => "the beginning of HTTP/2 with",
         })
     }
 }
@@ -86,6 +89,14 @@ pub enum ConnectError {
         reason: String,
         /// Whether it is the certificate that is at fault.
         certificate: bool,
+    },
+    /// The origin has chosen HTTP/2, and then does not speak it.
+    #[error("HTTP/2 with `{host}` failed: {source}")]
+    Http2 {
+        /// The host.
+        host: Host,
+        /// What is wrong.
+        source: hyper::Error,
     },
     /// All of it together took too long.
     #[error("{step} `{host}` did not end within {limit:?}")]
@@ -131,6 +142,7 @@ impl ConnectError {
             Self::Resolve { .. } => Step::Resolve,
             Self::Connect { .. } | Self::LostHandshake { .. } => Step::Connect,
             Self::Tls { .. } => Step::Tls,
+            Self::Http2 { .. } => Step::Http2,
             Self::Parent(error) => error.step(),
             Self::Refused { .. } | Self::Tunnel { .. } => Step::Tunnel,
             Self::Timeout { step, .. } => *step,
@@ -149,11 +161,12 @@ impl ConnectError {
 
 /// Why there is no answer to a request.
 #[derive(Debug, thiserror::Error)]
-#[error("{kind}{}", if *written { "" } else { " (nothing of the request had been sent)" })]
+#[error("{kind}{}", if *written || *kind == SendErrorKind::Refused { "" } else { " (nothing of the request had been sent)" })]
 pub struct SendError {
     /// What went wrong.
     pub kind: SendErrorKind,
-    /// `false`: certainly nothing of the request reached the wire, so that it may be sent again whatever it is.
+    /// `false`: certainly nothing of the request reached the wire, or the origin has said that it did not take it up, so that
+    /// it may be sent again whatever it is.
     pub written: bool,
     /// The request itself, where nothing of it was written and it could be had back.
     pub request: Option<Box<Request<Body>>>,
@@ -192,7 +205,14 @@ pub enum SendErrorKind {
     /// The origin closed the connection without an answer.
     #[error("the origin closed the connection without an answer")]
     ClosedEarly,
-    /// What the origin sent is no HTTP/1.
+    /// The origin has said that it did not take the request up: it is closing the connection, is asked for too much at once,
+    /// or wants another version of HTTP.
+    #[error("the origin did not take the request up")]
+    Refused,
+    /// The origin broke off this exchange, and no other on the connection.
+    #[error("the origin broke off the exchange")]
+    Reset,
+    /// What the origin sent is no HTTP.
     #[error("the origin's answer is no valid HTTP")]
     Malformed,
     /// `upstream.response_timeout` passed: no answer, or no room for more of the request.

@@ -1,43 +1,55 @@
-//! Connections to origins: resolved, connected, verified, pooled, and used for one request at a time.
+//! Connections to origins: resolved, connected, verified, pooled; in HTTP/1.1 used for one request at a time, in HTTP/2 for
+//! many.
 //!
-//! A pool of our own over hyper's HTTP/1.1 connections, because a paced request needs to know what a ready-made client
+//! A pool of our own over hyper's connections, because a paced request needs to know what a ready-made client
 //! hides: that a connection is there *before* the slot is taken, whether it was used before, and whether anything was
 //! written when it fails.
 
 mod auth;
 mod connection;
 mod dial;
+mod download;
+mod either;
 mod error;
 mod framing;
+mod http2;
 mod parent;
 mod pool;
+mod sites;
 mod stream;
 mod tether;
 mod tls;
 mod upload;
+mod usage;
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body_util::combinators::UnsyncBoxBody;
-use tokio_rustls::TlsConnector;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::client::TlsStream;
 
 use self::{
-    connection::{Context, Line},
+    connection::{Context, Exclusive, Line},
     dial::{Deadline, dial},
+    http2::{Place, Session},
     parent::Parent,
     pool::Pool,
+    sites::{Site, Sites},
     tether::Taken,
+    tls::Connectors,
 };
 use crate::config::{self, host::Host};
 
 pub use auth::authenticates_connection;
-pub use connection::Connection;
+pub use download::Download;
+pub use either::Connection;
 pub use error::{ConnectError, SendError, SendErrorKind, SetupError, Step};
 pub use framing::is_clearly_framed;
 pub use stream::Stream;
 pub use tether::Tether;
+pub use usage::{InUse, Usage};
 
 /// A request's body on its way to an origin.
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;
@@ -77,10 +89,20 @@ pub enum Scheme {
     Https,
 }
 
+/// The versions of HTTP that an origin is offered, of which it takes one. In clear it is HTTP/1.1 anyway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offer {
+    /// HTTP/1.1 alone.
+    Http1,
+    /// HTTP/2, and HTTP/1.1 for origins that do not speak it.
+    Http2,
+}
+
 /// Reaches origins. Clones share one pool.
 #[derive(Clone)]
 pub struct Upstream {
-    connector: TlsConnector,
+    connectors: Connectors,
+    sites: Arc<Sites>,
     connect_timeout: Duration,
     context: Arc<Context>,
 }
@@ -91,10 +113,11 @@ impl Upstream {
     /// # Errors
     /// When `upstream.ca_file` cannot be read or holds no certificate, or there is no root at all.
     pub fn new(config: &config::model::Upstream) -> Result<Self, SetupError> {
-        let connector = tls::connector(config.ca_file.as_deref())?;
-        let parent = config.proxy.clone().map(|proxy| Parent::new(proxy, connector.clone()));
+        let connectors = tls::connectors(config.ca_file.as_deref())?;
+        let parent = config.proxy.clone().map(|proxy| Parent::new(proxy, connectors.http1.clone()));
         Ok(Self {
-            connector,
+            connectors,
+            sites: Arc::default(),
             connect_timeout: config.connect_timeout,
             context: Arc::new(Context {
                 pool: Pool::new(),
@@ -106,45 +129,42 @@ impl Upstream {
         })
     }
 
-    /// A connection ready to send on: the one that `tether` holds, an idle one to the same origin, or a fresh one.
+    /// A connection ready to send on: the one that `tether` holds, an idle one to the same origin, a place on one that is
+    /// shared, or a fresh one.
     ///
     /// # Errors
     /// When the origin cannot be reached or trusted within `upstream.connect_timeout`; the error says during which
     /// step. Once, when the connection was lost on which the client was authenticating.
-    pub async fn checkout(&self, origin: &Origin, tether: &Tether) -> Result<Connection, ConnectError> {
+    pub async fn checkout(&self, origin: &Origin, tether: &Tether, offer: Offer) -> Result<Connection, ConnectError> {
         match tether.take(origin, &self.context).await {
-            Taken::Line(line) => return Ok(Connection::reuse(line, tether.clone())),
+            Taken::Line(line) => return Ok(Connection::exclusive(Exclusive::reuse(line, tether.clone()))),
             Taken::LostHandshake => return Err(ConnectError::LostHandshake { host: origin.host.clone() }),
             Taken::Nothing => {}
         }
-        if let Some(parked) = self.context.pool.take(origin) {
-            let line = Line::free(parked, origin.clone(), self.context.clone());
-            return Ok(Connection::reuse(line, tether.clone()));
+        if let Some(site) = self.site(origin, offer) {
+            return self.negotiated(&site, tether, false).await;
         }
-        self.connect(origin, tether).await
+        match self.parked(origin, tether) {
+            Some(connection) => Ok(Connection::exclusive(connection)),
+            None => self.connect(origin, tether, offer).await,
+        }
     }
 
-    /// A fresh connection, for a request that must not meet a connection that its origin is just closing.
+    /// A connection for a request that must not meet one that its origin is just closing: fresh, or shared and not known to
+    /// have failed.
     ///
     /// # Errors
     /// As [`Upstream::checkout`].
-    pub async fn connect(&self, origin: &Origin, tether: &Tether) -> Result<Connection, ConnectError> {
+    pub async fn connect(&self, origin: &Origin, tether: &Tether, offer: Offer) -> Result<Connection, ConnectError> {
+        if let Some(site) = self.site(origin, offer) {
+            return self.negotiated(&site, tether, true).await;
+        }
         let deadline = Deadline::after(self.connect_timeout);
-        let stream = match (self.context.parent(&origin.host, origin.port), origin.scheme) {
-            (None, _) => Stream::Tcp(dial(&origin.host, origin.port, deadline).await?),
-            (Some(parent), Scheme::Http) => parent.dial(deadline).await?,
-            (Some(parent), Scheme::Https) => parent.tunnel(&origin.host, origin.port, deadline).await?,
-        };
-        let (context, tether) = (self.context.clone(), tether.clone());
         let started = match origin.scheme {
-            Scheme::Http => Connection::start(stream, origin.clone(), context, tether).await,
-            Scheme::Https => {
-                let handshake = tls::handshake(&self.connector, &origin.host, stream);
-                let stream = deadline.bound(Step::Tls, &origin.host, handshake).await?;
-                Connection::start(stream, origin.clone(), context, tether).await
-            }
+            Scheme::Http => self.start(self.reach(origin, deadline).await?, origin, tether).await,
+            Scheme::Https => self.start(self.secure(origin, Offer::Http1, deadline).await?, origin, tether).await,
         };
-        Ok(started.expect("an HTTP/1.1 handshake exchanges nothing, so nothing can fail"))
+        Ok(started)
     }
 
     /// A connection that nothing was said on, for a tunnel.
@@ -162,6 +182,89 @@ impl Upstream {
     /// Whether a request with these fields went to the parent proxy before, and has come back.
     pub fn comes_back(&self, headers: &HeaderMap) -> bool {
         self.context.parent.as_ref().is_some_and(|parent| parent.knows(headers))
+    }
+
+    /// An idle HTTP/1.1 connection.
+    fn parked(&self, origin: &Origin, tether: &Tether) -> Option<Exclusive> {
+        let parked = self.context.pool.take(origin)?;
+        Some(Exclusive::reuse(Line::free(parked, origin.clone(), self.context.clone()), tether.clone()))
+    }
+
+    /// What is known of `origin`, where it may choose.
+    fn site(&self, origin: &Origin, offer: Offer) -> Option<Arc<Site>> {
+        (offer == Offer::Http2 && origin.scheme == Scheme::Https).then(|| self.sites.of(origin))
+    }
+
+    /// A connection in the version that the origin chooses.
+    async fn negotiated(&self, site: &Arc<Site>, tether: &Tether, is_fresh: bool) -> Result<Connection, ConnectError> {
+        let origin = site.origin();
+        let deadline = Deadline::after(self.connect_timeout);
+        // One request makes the connection that the others wait for, unless the origin is known to want one for each.
+        let mut gate = None;
+        while !site.wants_http1() {
+            if let Some(place) = site.place() {
+                return Ok(self.shared(place));
+            }
+            if gate.is_some() {
+                break;
+            }
+            gate = Some(deadline.bound(Step::Connect, &origin.host, async { Ok(site.gate().await) }).await?);
+        }
+        if site.wants_http1() {
+            drop(gate.take());
+            if !is_fresh && let Some(connection) = self.parked(origin, tether) {
+                return Ok(Connection::exclusive(connection));
+            }
+        }
+        let stream = self.secure(origin, site.offer(), deadline).await?;
+        if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+            site.chose_http1();
+            return Ok(self.start(stream, origin, tether).await);
+        }
+        let begun = async {
+            let begun = Session::start(stream, self.context.idle).await;
+            begun.map_err(|source| ConnectError::Http2 { host: origin.host.clone(), source })
+        };
+        let (session, first) = deadline.bound(Step::Http2, &origin.host, begun).await?;
+        site.add(session.clone());
+        Ok(self.shared(Place::new(session, first, site.clone())))
+    }
+
+    /// A stream to `origin`, or to the parent proxy that forwards requests to it.
+    async fn reach(&self, origin: &Origin, deadline: Deadline) -> Result<Stream, ConnectError> {
+        match (self.context.parent(&origin.host, origin.port), origin.scheme) {
+            (None, _) => Ok(Stream::Tcp(dial(&origin.host, origin.port, deadline).await?)),
+            (Some(parent), Scheme::Http) => parent.dial(deadline).await,
+            (Some(parent), Scheme::Https) => parent.tunnel(&origin.host, origin.port, deadline).await,
+        }
+    }
+
+    /// TLS with `origin`.
+    async fn secure(
+        &self,
+        origin: &Origin,
+        offer: Offer,
+        deadline: Deadline,
+    ) -> Result<TlsStream<Stream>, ConnectError> {
+        let connector = match offer {
+            Offer::Http1 => &self.connectors.http1,
+            Offer::Http2 => &self.connectors.http2,
+        };
+        let stream = self.reach(origin, deadline).await?;
+        deadline.bound(Step::Tls, &origin.host, tls::handshake(connector, &origin.host, stream)).await
+    }
+
+    /// HTTP/1.1 on a fresh stream.
+    async fn start<S>(&self, stream: S, origin: &Origin, tether: &Tether) -> Connection
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let started = Exclusive::start(stream, origin.clone(), self.context.clone(), tether.clone()).await;
+        Connection::exclusive(started.expect("an HTTP/1.1 handshake exchanges nothing, so nothing can fail"))
+    }
+
+    fn shared(&self, place: Place) -> Connection {
+        Connection::shared(place, self.context.response_timeout)
     }
 }
 

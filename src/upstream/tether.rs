@@ -230,7 +230,7 @@ mod tests {
     use hyper_util::rt::TokioIo;
 
     use super::{
-        super::{Body, Connection, Scheme, pool::Pool},
+        super::{Body, Scheme, connection::Exclusive, pool::Pool},
         *,
     };
 
@@ -253,13 +253,13 @@ mod tests {
             Self { context: Arc::new(context), opened: Mutex::new(0) }
         }
 
-        async fn checkout(&self, tether: &Tether) -> Connection {
+        async fn checkout(&self, tether: &Tether) -> Exclusive {
             let origin = Origin { scheme: Scheme::Http, host: std::net::IpAddr::from([127, 0, 0, 1]).into(), port: 80 };
             if let Taken::Line(line) = tether.take(&origin, &self.context).await {
-                return Connection::reuse(line, tether.clone());
+                return Exclusive::reuse(line, tether.clone());
             }
             if let Some(parked) = self.context.pool.take(&origin) {
-                return Connection::reuse(Line::free(parked, origin, self.context.clone()), tether.clone());
+                return Exclusive::reuse(Line::free(parked, origin, self.context.clone()), tether.clone());
             }
             let number = {
                 let mut opened = self.opened.lock().unwrap();
@@ -271,7 +271,7 @@ mod tests {
                 std::future::ready(Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(number.to_string())))))
             });
             tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(far), service));
-            Connection::start(near, origin, self.context.clone(), tether.clone()).await.unwrap()
+            Exclusive::start(near, origin, self.context.clone(), tether.clone()).await.unwrap()
         }
 
         /// On which connection a request of that client goes.

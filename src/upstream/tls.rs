@@ -10,8 +10,15 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::{ConnectError, SetupError};
 use crate::config::host::Host;
 
-/// Trusts the system's roots and those of `ca_file`; speaks HTTP/1.1 only.
-pub(super) fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, SetupError> {
+/// TLS with origins, which are offered either HTTP/1.1 alone or HTTP/2 before it.
+#[derive(Clone)]
+pub(super) struct Connectors {
+    pub(super) http1: TlsConnector,
+    pub(super) http2: TlsConnector,
+}
+
+/// Trusts the system's roots and those of `ca_file`.
+pub(super) fn connectors(ca_file: Option<&Path>) -> Result<Connectors, SetupError> {
     let mut roots = RootCertStore::empty();
     let system = rustls_native_certs::load_native_certs();
     for error in &system.errors {
@@ -26,9 +33,13 @@ pub(super) fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, SetupErr
     if roots.is_empty() {
         return Err(SetupError::NoRoots);
     }
-    let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(TlsConnector::from(Arc::new(config)))
+    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let offering = |protocols: &[&[u8]]| {
+        let mut config = config.clone();
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+        TlsConnector::from(Arc::new(config))
+    };
+    Ok(Connectors { http1: offering(&[b"http/1.1"]), http2: offering(&[b"h2", b"http/1.1"]) })
 }
 
 /// Agrees on TLS with `host`, whose name is sent as SNI; an address is not (RFC 6066 section 3).

@@ -1,14 +1,23 @@
 //! A client that speaks HTTP/2 through the proxy, frame by frame where a test needs it.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use h2::{RecvStream, SendStream, client::SendRequest};
 use http::{HeaderMap, Request, Response, StatusCode};
-use tokio::task::JoinHandle;
+use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    task::JoinHandle,
+};
+use tokio_rustls::TlsConnector;
 
 use super::proxy_rig::{Rig, status, within};
 
-/// One connection in a tunnel, in clear and with prior knowledge.
+/// One connection in a tunnel.
 pub(crate) struct Client {
+    scheme: &'static str,
     /// What requests name as their `:authority`.
     pub(crate) authority: String,
     send: SendRequest<Bytes>,
@@ -25,19 +34,36 @@ pub(crate) struct Answer {
 }
 
 impl Client {
-    /// Opens a tunnel to `localhost`, and HTTP/2 in it.
+    /// Opens a tunnel to `localhost`, and HTTP/2 in it, in clear and with prior knowledge.
     pub(crate) async fn open(rig: &Rig, port: u16) -> Self {
-        let authority = format!("localhost:{port}");
-        let mut tunnel = rig.connect().await;
-        tunnel.send(format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n")).await;
-        assert_eq!(status(&tunnel.head().await), 200);
-        let (send, connection) = within(h2::client::handshake(tunnel.stream)).await.unwrap();
-        Self { authority, send, driving: tokio::spawn(connection) }
+        let tunnel = tunnel(rig, port).await;
+        Self::over(tunnel, "http", port).await
+    }
+
+    /// The same over TLS, by ALPN.
+    pub(crate) async fn open_secure(rig: &Rig, port: u16) -> Self {
+        let tunnel = tunnel(rig, port).await;
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(rig.directory.path().join("ca/ca.pem")).unwrap()).unwrap();
+        let mut config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let name = ServerName::try_from("localhost").unwrap();
+        let tls = within(TlsConnector::from(Arc::new(config)).connect(name, tunnel)).await.unwrap();
+        assert_eq!(tls.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+        Self::over(tls, "https", port).await
+    }
+
+    async fn over<S>(stream: S, scheme: &'static str, port: u16) -> Self
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (send, connection) = within(h2::client::handshake(stream)).await.unwrap();
+        Self { scheme, authority: format!("localhost:{port}"), send, driving: tokio::spawn(connection) }
     }
 
     /// A request to the origin of the tunnel.
     pub(crate) fn request(&self, method: &str, path: &str) -> http::request::Builder {
-        Request::builder().method(method).uri(format!("http://{}{path}", self.authority))
+        Request::builder().method(method).uri(format!("{}://{}{path}", self.scheme, self.authority))
     }
 
     /// Sends a request without a body.
@@ -81,6 +107,14 @@ impl Client {
     pub(crate) async fn closed(&mut self) -> Result<(), h2::Error> {
         within(&mut self.driving).await.unwrap()
     }
+}
+
+async fn tunnel(rig: &Rig, port: u16) -> TcpStream {
+    let authority = format!("localhost:{port}");
+    let mut tunnel = rig.connect().await;
+    tunnel.send(format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n")).await;
+    assert_eq!(status(&tunnel.head().await), 200);
+    tunnel.stream
 }
 
 /// Reads an answer to its end.

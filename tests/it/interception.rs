@@ -216,7 +216,7 @@ fn a_client_of_another_protocol_is_told_to_be_left_alone() {
     let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
     rustls::ClientConnection::new(Arc::new(config), name).unwrap().write_tls(&mut client).unwrap();
     let line = refusals.told(1);
-    assert!(line.contains("does not offer HTTP/1.1") && line.contains("allow the client HTTP/1.1"), "{line}");
+    assert!(line.contains("does not offer HTTP/1.1") && line.contains("`http2.clients: true`"), "{line}");
 }
 
 /// A proxy whose clients refuse it.

@@ -311,6 +311,18 @@ async fn where_it_is_not_offered_prior_knowledge_is_refused_in_its_own_words() {
 }
 
 #[tokio::test]
+async fn what_authenticates_a_connection_is_asked_for_in_http1() {
+    let origin = Origin::start([]).await;
+    let rig = rig().await;
+    let mut client = Client::open(&rig, origin.port).await;
+    let request = client.request("GET", "/fast/").header("authorization", "NTLM TlRMTVNTUAABAAAA");
+    let (answer, _) = client.begin(request, true).await;
+    let error = within(answer).await.unwrap_err();
+    assert_eq!((error.is_reset(), error.reason()), (true, Some(Reason::HTTP_1_1_REQUIRED)), "{error}");
+    assert_eq!(client.get("/fast/").await.status, 200, "the others go on");
+}
+
+#[tokio::test]
 async fn an_upgrade_to_http2_in_clear_is_not_passed_on() {
     let origin = Origin::start([]).await;
     let rig = rig().await;

@@ -18,7 +18,10 @@ use hyper_util::rt::TokioIo;
 use ota_pacer::{
     ca::{Alpn, Authority, Leaves},
     config::{host::Host, model},
-    upstream::{Body, BoxError, ConnectError, Connection, Origin, Scheme, SendErrorKind, Step, Tether, Upstream},
+    upstream::{
+        Body, BoxError, ConnectError, Connection, Download, Offer, Origin, Scheme, SendErrorKind, Step, Tether,
+        Upstream,
+    },
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -35,7 +38,7 @@ async fn a_connection_serves_one_request_after_the_other() {
     let origin = site.origin();
     let client = async {
         for round in 0..3 {
-            let connection = upstream.checkout(&origin, &nobody()).await.unwrap();
+            let connection = upstream.checkout(&origin, &nobody(), Offer::Http1).await.unwrap();
             assert_eq!(connection.is_reused(), round > 0);
             assert_eq!(text(connection.send(get("/")).await.unwrap()).await, "hello");
             tasks_run().await;
@@ -56,11 +59,11 @@ async fn a_connection_serves_one_request_after_the_other() {
 async fn an_unused_connection_is_left_to_the_next_request() {
     let site = Site::open().await;
     let upstream = upstream(&settings());
-    let connection = upstream.checkout(&site.origin(), &nobody()).await.unwrap();
+    let connection = upstream.checkout(&site.origin(), &nobody(), Offer::Http1).await.unwrap();
     let _peer = site.accept().await;
     tasks_run().await;
     drop(connection);
-    assert!(upstream.checkout(&site.origin(), &nobody()).await.unwrap().is_reused());
+    assert!(upstream.checkout(&site.origin(), &nobody(), Offer::Http1).await.unwrap().is_reused());
 }
 
 #[tokio::test]
@@ -68,7 +71,7 @@ async fn connections_are_not_shared_between_origins() {
     let (one, other) = (Site::open().await, Site::open().await);
     let upstream = upstream(&settings());
     drop(idle_connection(&upstream, &one).await);
-    assert!(!upstream.checkout(&other.origin(), &nobody()).await.unwrap().is_reused());
+    assert!(!upstream.checkout(&other.origin(), &nobody(), Offer::Http1).await.unwrap().is_reused());
 }
 
 #[tokio::test]
@@ -79,7 +82,7 @@ async fn a_connection_that_its_origin_closed_is_not_handed_out() {
     drop(connection);
     drop(peer);
     // Until the close has arrived, nobody can know.
-    while upstream.checkout(&site.origin(), &nobody()).await.unwrap().is_reused() {
+    while upstream.checkout(&site.origin(), &nobody(), Offer::Http1).await.unwrap().is_reused() {
         yield_now().await;
     }
 }
@@ -104,7 +107,7 @@ async fn a_request_that_meets_a_closed_connection_comes_back_unsent() {
 async fn a_request_that_got_no_answer_counts_as_written() {
     let site = Site::open().await;
     let upstream = upstream(&settings());
-    let connection = upstream.checkout(&site.origin(), &nobody()).await.unwrap();
+    let connection = upstream.checkout(&site.origin(), &nobody(), Offer::Http1).await.unwrap();
     let (sent, ()) = tokio::join!(connection.send(post("/book", "one room")), async {
         site.accept().await.head().await;
     });
@@ -115,7 +118,7 @@ async fn a_request_that_got_no_answer_counts_as_written() {
 #[tokio::test]
 async fn an_answer_that_is_no_http_is_told_apart() {
     let site = Site::open().await;
-    let connection = upstream(&settings()).checkout(&site.origin(), &nobody()).await.unwrap();
+    let connection = upstream(&settings()).checkout(&site.origin(), &nobody(), Offer::Http1).await.unwrap();
     let (sent, _peer) = tokio::join!(connection.send(get("/")), async {
         let mut peer = site.accept().await;
         peer.head().await;
@@ -132,7 +135,7 @@ async fn an_idle_connection_is_closed_when_its_time_is_over() {
     let (connection, mut peer) = idle_connection(&upstream, &site).await;
     drop(connection);
     peer.is_closed().await;
-    assert!(!upstream.checkout(&site.origin(), &nobody()).await.unwrap().is_reused());
+    assert!(!upstream.checkout(&site.origin(), &nobody(), Offer::Http1).await.unwrap().is_reused());
 }
 
 #[tokio::test]
@@ -140,7 +143,7 @@ async fn an_origin_that_will_close_is_taken_at_its_word() {
     for header in ["Connection: close", "Keep-Alive: timeout=1"] {
         let site = Site::open().await;
         let upstream = upstream(&settings());
-        let connection = upstream.checkout(&site.origin(), &nobody()).await.unwrap();
+        let connection = upstream.checkout(&site.origin(), &nobody(), Offer::Http1).await.unwrap();
         let (answer, mut peer) = tokio::join!(connection.send(get("/")), async {
             let mut peer = site.accept().await;
             peer.head().await;
@@ -155,7 +158,7 @@ async fn an_origin_that_will_close_is_taken_at_its_word() {
 #[tokio::test]
 async fn an_answer_that_nobody_reads_to_its_end_closes_the_connection() {
     let site = Site::open().await;
-    let connection = upstream(&settings()).checkout(&site.origin(), &nobody()).await.unwrap();
+    let connection = upstream(&settings()).checkout(&site.origin(), &nobody(), Offer::Http1).await.unwrap();
     let (answer, mut peer) = tokio::join!(connection.send(get("/")), async {
         let mut peer = site.accept().await;
         peer.head().await;
@@ -170,7 +173,7 @@ async fn an_answer_that_nobody_reads_to_its_end_closes_the_connection() {
 async fn an_answer_comes_through_while_the_request_is_still_going_out() {
     let site = Site::open().await;
     let upstream = upstream(&settings());
-    let connection = upstream.checkout(&site.origin(), &nobody()).await.unwrap();
+    let connection = upstream.checkout(&site.origin(), &nobody(), Offer::Http1).await.unwrap();
     let (upload, body) = upload();
     let request = Request::post("/upload").body(body).unwrap();
     let (answer, mut peer) = tokio::join!(connection.send(request), async {
@@ -181,7 +184,10 @@ async fn an_answer_comes_through_while_the_request_is_still_going_out() {
     });
     assert_eq!(answer.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
     tasks_run().await;
-    assert!(!upstream.checkout(&site.origin(), &nobody()).await.unwrap().is_reused(), "the upload still occupies it");
+    assert!(
+        !upstream.checkout(&site.origin(), &nobody(), Offer::Http1).await.unwrap().is_reused(),
+        "the upload still occupies it"
+    );
     upload.send(Ok("rest")).await.unwrap();
     drop(upload);
     assert_eq!(peer.through("0\r\n\r\n").await, "4\r\nrest\r\n0\r\n\r\n");
@@ -218,7 +224,7 @@ async fn what_the_client_wrote_is_what_the_origin_reads() {
 #[tokio::test]
 async fn headers_that_the_proxy_adds_are_spelled_like_anybodys() {
     let site = Site::open().await;
-    let connection = upstream(&settings()).checkout(&site.origin(), &nobody()).await.unwrap();
+    let connection = upstream(&settings()).checkout(&site.origin(), &nobody(), Offer::Http1).await.unwrap();
     let request = Request::get("/").header("host", "o").header("x-request-id", "1").body(empty()).unwrap();
     let (_, head) = tokio::join!(connection.send(request), async { site.accept().await.head().await });
     assert_eq!(head, "GET / HTTP/1.1\r\nHost: o\r\nX-Request-Id: 1\r\n\r\n");
@@ -227,7 +233,7 @@ async fn headers_that_the_proxy_adds_are_spelled_like_anybodys() {
 #[tokio::test]
 async fn an_upgraded_connection_carries_bytes_both_ways() {
     let site = Site::open().await;
-    let connection = upstream(&settings()).checkout(&site.origin(), &nobody()).await.unwrap();
+    let connection = upstream(&settings()).checkout(&site.origin(), &nobody(), Offer::Http1).await.unwrap();
     let request = Request::get("/").header("connection", "upgrade").header("upgrade", "echo").body(empty()).unwrap();
     let (answer, mut peer) = tokio::join!(connection.send(request), async {
         let mut peer = site.accept().await;
@@ -249,7 +255,7 @@ async fn an_upgraded_connection_carries_bytes_both_ways() {
 async fn a_silent_origin_is_given_up() {
     let site = Site::open().await;
     let upstream = upstream(&model::Upstream { response_timeout: Duration::from_millis(100), ..settings() });
-    let connection = upstream.checkout(&site.origin(), &nobody()).await.unwrap();
+    let connection = upstream.checkout(&site.origin(), &nobody(), Offer::Http1).await.unwrap();
     let (sent, ()) = tokio::join!(connection.send(post("/", "body")), async {
         let mut peer = site.accept().await;
         peer.head().await;
@@ -264,7 +270,7 @@ async fn a_silent_origin_is_given_up() {
 async fn an_upload_that_moves_may_take_longer_than_an_answer() {
     let site = Site::open().await;
     let upstream = upstream(&model::Upstream { response_timeout: Duration::from_secs(1), ..settings() });
-    let connection = upstream.checkout(&site.origin(), &nobody()).await.unwrap();
+    let connection = upstream.checkout(&site.origin(), &nobody(), Offer::Http1).await.unwrap();
     let (upload, body) = upload();
     let request = Request::post("/upload").body(body).unwrap();
     let (answer, (), _peer) = tokio::join!(
@@ -292,7 +298,7 @@ async fn an_upload_that_its_client_abandons_is_not_blamed_on_the_origin() {
     let upstream = upstream(&model::Upstream { response_timeout: Duration::from_millis(100), ..settings() });
     // One client goes silent, the other goes away.
     for leaves in [false, true] {
-        let connection = upstream.checkout(&site.origin(), &nobody()).await.unwrap();
+        let connection = upstream.checkout(&site.origin(), &nobody(), Offer::Http1).await.unwrap();
         let (upload, body) = upload();
         let request = Request::post("/upload").body(body).unwrap();
         let (sent, _upload, ()) = tokio::join!(
@@ -327,22 +333,25 @@ async fn an_origin_over_tls_is_verified_and_its_fault_is_named() {
     let good = leaves.server_config(&address, None, Alpn::Http1).unwrap();
     let client = trusting();
     let (connection, ()) =
-        tokio::join!(async { client.connect(&origin, &nobody()).await }, site.accept_tls(good.clone()));
+        tokio::join!(async { client.connect(&origin, &nobody(), Offer::Http1).await }, site.accept_tls(good.clone()));
     connection.unwrap();
 
     let wrong =
         leaves.server_config(&Host::parse("other.example").unwrap(), Some("more.example"), Alpn::Http1).unwrap();
     let client = trusting();
-    let (refused, ()) = tokio::join!(async { client.connect(&origin, &nobody()).await }, site.accept_tls(wrong));
+    let (refused, ()) =
+        tokio::join!(async { client.connect(&origin, &nobody(), Offer::Http1).await }, site.accept_tls(wrong));
     let message = certificate_fault(refused);
     assert!(message.contains("is for `other.example`, `more.example`, not for `127.0.0.1`"), "{message}");
 
     let client = trusting();
-    let (refused, ()) = tokio::join!(async { client.connect(&origin, &nobody()).await }, site.accept_tls(expired));
+    let (refused, ()) =
+        tokio::join!(async { client.connect(&origin, &nobody(), Offer::Http1).await }, site.accept_tls(expired));
     assert!(certificate_fault(refused).contains("has expired"));
 
     let strict = upstream(&settings());
-    let (refused, ()) = tokio::join!(async { strict.connect(&origin, &nobody()).await }, site.accept_tls(good));
+    let (refused, ()) =
+        tokio::join!(async { strict.connect(&origin, &nobody(), Offer::Http1).await }, site.accept_tls(good));
     let message = certificate_fault(refused);
     assert!(message.contains("signed by no root that is trusted here"), "{message}");
 }
@@ -352,7 +361,7 @@ async fn a_port_that_speaks_no_tls_is_told_apart() {
     let site = Site::open().await;
     let upstream = upstream(&settings());
     let origin = site.secure_origin();
-    let (refused, _peer) = tokio::join!(async { upstream.checkout(&origin, &nobody()).await }, async {
+    let (refused, _peer) = tokio::join!(async { upstream.checkout(&origin, &nobody(), Offer::Http1).await }, async {
         let mut peer = site.accept().await;
         peer.write("HTTP/1.1 400 Bad Request\r\n\r\n").await;
         peer
@@ -367,7 +376,7 @@ async fn a_failed_connection_names_its_step() {
     let upstream = upstream(&model::Upstream { connect_timeout: Duration::from_millis(300), ..settings() });
 
     let closed = Site::open().await.origin();
-    let error = upstream.checkout(&closed, &nobody()).await.unwrap_err();
+    let error = upstream.checkout(&closed, &nobody(), Offer::Http1).await.unwrap_err();
     assert_eq!((error.step(), error.is_timeout()), (Step::Connect, false));
     assert!(error.to_string().starts_with("cannot connect to `127.0.0.1` at 127.0.0.1:"), "{error}");
     let error = upstream.dial(&closed.host, closed.port).await.unwrap_err();
@@ -380,7 +389,7 @@ async fn a_failed_connection_names_its_step() {
     assert!(error.to_string().contains("`nowhere.invalid`"), "{error}");
 
     let silent = Site::open().await;
-    let error = upstream.checkout(&silent.secure_origin(), &nobody()).await.unwrap_err();
+    let error = upstream.checkout(&silent.secure_origin(), &nobody(), Offer::Http1).await.unwrap_err();
     assert_eq!((error.step(), error.is_timeout()), (Step::Tls, true));
     assert_eq!(error.to_string(), "the TLS handshake with `127.0.0.1` did not end within 300ms");
 }
@@ -467,7 +476,7 @@ impl Peer {
 
 /// A connection that served a request and was checked out again, and its other end.
 async fn idle_connection(upstream: &Upstream, site: &Site) -> (Connection, Peer) {
-    let connection = upstream.checkout(&site.origin(), &nobody()).await.unwrap();
+    let connection = upstream.checkout(&site.origin(), &nobody(), Offer::Http1).await.unwrap();
     let (answer, peer) = tokio::join!(connection.send(get("/")), async {
         let mut peer = site.accept().await;
         peer.head().await;
@@ -476,7 +485,7 @@ async fn idle_connection(upstream: &Upstream, site: &Site) -> (Connection, Peer)
     });
     assert_eq!(text(answer.unwrap()).await, "ok");
     tasks_run().await;
-    let connection = upstream.checkout(&site.origin(), &nobody()).await.unwrap();
+    let connection = upstream.checkout(&site.origin(), &nobody(), Offer::Http1).await.unwrap();
     assert!(connection.is_reused());
     (connection, peer)
 }
@@ -487,7 +496,7 @@ async fn relay(request: &'static str, upstream: Upstream, origin: Origin) -> Str
     let service = service_fn(move |request: Request<Incoming>| {
         let (upstream, origin) = (upstream.clone(), origin.clone());
         async move {
-            let connection = upstream.checkout(&origin, &nobody()).await.unwrap();
+            let connection = upstream.checkout(&origin, &nobody(), Offer::Http1).await.unwrap();
             let request = request.map(|body| Body::new(body.map_err(BoxError::from)));
             Ok::<_, Infallible>(connection.send(request).await.unwrap())
         }
@@ -572,7 +581,7 @@ fn empty() -> Body {
     Body::new(Empty::new().map_err(|never| match never {}))
 }
 
-async fn text(response: Response<Incoming>) -> String {
+async fn text(response: Response<Download>) -> String {
     String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
 }
 
