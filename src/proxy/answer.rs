@@ -76,8 +76,9 @@ impl From<Content> for Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        // hyper never polls a body that has nothing to say, and drops others with their last byte.
-        if self.is_end_stream() {
+        // hyper never polls a body that has nothing to say, and drops others with their last byte: where the length was
+        // announced, before the trailers that HTTP/2 may have all the same.
+        if self.is_end_stream() || (self.failed.is_none() && self.size_hint().exact() == Some(0)) {
             self.end();
         }
         if let Some(phase) = &self.phase {

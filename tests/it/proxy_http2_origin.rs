@@ -5,6 +5,7 @@ use std::{future::poll_fn, process::Command, time::Duration};
 use bytes::Bytes;
 use h2::Reason;
 use http::{HeaderMap, HeaderValue, Response, Version};
+use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::task::JoinSet;
 
 use super::{
@@ -105,6 +106,33 @@ async fn bodies_of_any_size_pass_from_end_to_end() {
     assert_eq!(answered.body.len(), LARGE);
     within(uploading).await.unwrap();
     within(sending).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_answer_with_a_length_and_trailers_is_whole_without_them() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let (metrics, _guard) = (recorder.handle(), metrics::set_default_local_recorder(&recorder));
+    let mut origin = SecureOrigin::start().await;
+    let rig = origin.rig("", "").await;
+    let port = origin.port;
+    let (answer, ()) = tokio::join!(rig.ask(get(port, "/fast/")), async {
+        let mut asked = origin.peer().await.request().await;
+        let response = Response::builder().header("content-length", "2").body(()).unwrap();
+        let mut body = asked.answer.send_response(response, false).unwrap();
+        body.send_data(Bytes::from_static(b"ok"), false).unwrap();
+        body.send_trailers(HeaderMap::from_iter([("x-sum".parse().unwrap(), HeaderValue::from(2))])).unwrap();
+    });
+    assert_eq!((status(&answer), field(&answer, "content-length")), (200, Some("2")));
+    assert!(answer.ends_with("\r\n\r\nok"), "{answer}");
+    let counted = || -> Vec<String> {
+        let page = metrics.render();
+        let lines = page.lines().filter(|line| line.starts_with("ota_pacer_requests_total") && line.ends_with(" 1"));
+        lines.map(str::to_owned).collect()
+    };
+    while counted().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert!(counted()[0].contains("outcome=\"answered\""), "{:?}", counted());
 }
 
 #[tokio::test]
