@@ -14,6 +14,8 @@ mod limit;
 mod line;
 mod memory;
 mod metrics;
+#[cfg(test)]
+mod places;
 mod pump;
 mod quote;
 mod redis;

@@ -95,7 +95,7 @@ impl Pump {
             let wake = self.wake(now);
             tokio::select! {
                 message = self.inbox.recv() => {
-                    let Some(message) = message else { return };
+                    let Some(message) = message else { return self.close().await };
                     self.receive(message);
                     while let Ok(message) = self.inbox.try_recv() {
                         self.receive(message);
@@ -104,6 +104,23 @@ impl Pump {
                 claimed = answer(&mut self.claiming) => self.absorb(claimed),
                 () = at(wake) => {}
             }
+        }
+    }
+
+    /// Gives back the places that the store believes taken: nothing is under way any more, and nobody else would say so.
+    async fn close(mut self) {
+        if let Some(claim) = self.claiming.take() {
+            let claimed = claim.await;
+            self.absorb(claimed);
+        }
+        if self.report_at.is_some() {
+            self.queue.clear();
+            self.held.clear();
+            let now = Instant::now();
+            (self.report_at, self.not_before) = (Some(now), now);
+            self.claim(now);
+            // Lost, they are free when the lease is over.
+            answer(&mut self.claiming).await;
         }
     }
 
@@ -234,13 +251,15 @@ impl Pump {
             let trip = (now - claimed.asked).as_secs_f64() * 1e6;
             self.rtt = RTT_WEIGHT * trip + (1.0 - RTT_WEIGHT) * self.rtt;
             self.known = Some((claimed.asked, grant.levels.iter().map(|(level, _)| level.level).collect()));
-            if self.group.counts_requests() && claimed.held + grant.slots.len() > 0 {
-                self.leased_until = Some(claimed.asked + micros(LEASE));
-                let renew = now + micros(LEASE / 3.0);
-                self.report_at = Some(self.report_at.map_or(renew, |at| at.min(renew)));
-            } else {
-                self.leased_until = None;
-            }
+        }
+        // Also on its own: the other lanes of this process count what this one says.
+        let is_held = self.group.counts_requests() && claimed.held + grant.slots.len() > 0;
+        if is_held {
+            let renew = now + micros(LEASE / 3.0);
+            self.report_at = Some(self.report_at.map_or(renew, |at| at.min(renew)));
+        }
+        if grant.shared {
+            self.leased_until = is_held.then(|| claimed.asked + micros(LEASE));
         }
         let mut seen = self.state.seen();
         seen.view.saw(grant.levels, grant.others, now);
