@@ -131,14 +131,14 @@ function kinds.b.read(limit, stored, bucket)
   -- Of two configurations the stricter holds, so that an old instance cannot undo a reload; a looser one once nobody
   -- asserts the stricter any more.
   limit.asserted = now
-  if interval and asserted + bucket.shift + ASSERTED > now and (interval > limit.interval or capacity < limit.capacity) then
+  if interval and capacity and asserted and asserted + bucket.shift + ASSERTED > now and (interval > limit.interval or capacity < limit.capacity) then
     limit.interval = math.max(interval, limit.interval)
     limit.capacity = math.max(math.min(capacity, limit.capacity), cost)
     limit.asserted = asserted + bucket.shift
   end
   -- An adaptive limit regains its rate by use.
   if limit.recover > 0 and rate < 1 then
-    rate_at = rate_at + bucket.shift
+    rate_at = (rate_at or now) + bucket.shift
     if waiting > 0 and now >= rate_at + 1000000 then
       rate, rate_at = math.min(1, rate + limit.recover), now
     end
@@ -147,7 +147,7 @@ function kinds.b.read(limit, stored, bucket)
     rate = 1
   end
   limit.pace = limit.interval / rate
-  if not full_at then
+  if not (full_at and pace) then
     full_at = limit.start == 1 and now or now + limit.capacity * limit.pace
   else
     full_at = full_at + bucket.shift
@@ -199,7 +199,7 @@ function kinds.w.read(limit, stored, bucket)
   local sent = math.ceil(limit.count * math.min(1, outage / limit.per)) + instances * cost
   if limit.clock == 1 then
     limit.start, limit.used = stored(2), stored(3)
-    if limit.start then
+    if limit.start and limit.used then
       -- Windows are the clock's own: one that goes back begins a former window anew.
       if limit.start > now + limit.per then limit.start = math.floor(now / limit.per) * limit.per end
     else
@@ -215,7 +215,7 @@ function kinds.w.read(limit, stored, bucket)
   -- Pairs of an instant and the units taken at or just before it, oldest first.
   local log, packed = {}, stored(1, true)
   if packed then
-    for i = 1, #packed, 16 do
+    for i = 1, #packed - 15, 16 do
       local at, units = struct.unpack('<dd', packed, i)
       at = at + bucket.shift
       if at + limit.per + limit.margin > now then
@@ -309,24 +309,28 @@ function kinds.c.arguments(limit)
 end
 function kinds.c.fields() return {} end
 function kinds.c.read(limit, stored, bucket)
-  limit.others, limit.gone, limit.before = 0, {}, 0
+  limit.others, limit.gone, limit.cut, limit.before = 0, {}, {}, 0
   local hold, known = 0, false
   local leases = redis.call('HGETALL', bucket.leases)
   for i = 1, #leases, 2 do
     if leases[i] == 'hold' then
-      hold = tonumber(leases[i + 1])
+      hold = tonumber(leases[i + 1]) or 0
     else
-      local count, expires = struct.unpack('<dd', leases[i + 1])
+      local count, expires = 0, 0
+      if #leases[i + 1] == 16 then count, expires = struct.unpack('<dd', leases[i + 1]) end
       if leases[i] == lane then
-        limit.before, known = count, true
-      elseif expires <= now or expires > now + 2 * LEASE then
-        limit.gone[#limit.gone + 1] = leases[i]
-      else
+        limit.before, known = count, expires > now
+      elseif expires > now then
         limit.others = limit.others + count
+        -- No honest lease is longer: the clock went back.
+        if expires > now + LEASE then limit.cut[leases[i]] = struct.pack('<dd', count, now + LEASE) end
+      else
+        limit.gone[#limit.gone + 1] = leases[i]
       end
     end
   end
-  -- The store forgot a lease: it may have forgotten all. Nothing new until every lane has said what it holds.
+  -- The store forgot a lease, or its clock leapt past it: so it may be with all. Nothing new until every lane has said what
+  -- it holds.
   if registered == 1 and not known then
     hold = now + LEASE / 3
     limit.hold = hold
@@ -388,7 +392,8 @@ local entries = redis.call('HGETALL', line)
 for i = 1, #entries, 2 do
   if entries[i] ~= lane then
     local packed = entries[i + 1]
-    local promised, count, points = struct.unpack('<ddd', packed)
+    local promised, count, points = 0, 0, 0
+    if #packed >= 40 then promised, count, points = struct.unpack('<ddd', packed) end
     if promised + GRACE < now or promised > now + 3600000000 or #packed ~= 24 + 16 * points then
       broken[#broken + 1] = entries[i]
     else
@@ -470,6 +475,7 @@ for _, bucket in ipairs(buckets) do
     longest = math.max(longest, limit.kind.write(limit, i, put))
     if limit.kind == kinds.c then
       for _, gone in ipairs(limit.gone) do redis.call('HDEL', bucket.leases, gone) end
+      for other, lease in pairs(limit.cut) do redis.call('HSET', bucket.leases, other, lease) end
       if limit.hold then redis.call('HSET', bucket.leases, 'hold', limit.hold) end
       if held + served > 0 then
         redis.call('HSET', bucket.leases, lane, struct.pack('<dd', held + served, now + LEASE))

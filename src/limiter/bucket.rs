@@ -260,10 +260,14 @@ impl Leases {
     /// How many requests may begin under a limit on requests under way; `None` for any other limit.
     fn free(&mut self, spec: &LimitSpec, ask: &Ask<'_>, now: f64) -> Option<f64> {
         let LimitSpec::Concurrent { most } = *spec else { return None };
-        self.lanes
-            .retain(|lane, lease| lane == ask.lane || (lease.expires > now && lease.expires <= now + 2.0 * LEASE));
-        // A lease that is gone: all may be. Nothing new until every lane has said what it holds.
-        if ask.is_registered && !self.lanes.contains_key(ask.lane) {
+        self.lanes.retain(|lane, lease| {
+            // No honest lease is longer: the clock went back.
+            lease.expires = lease.expires.min(now + LEASE);
+            lane == ask.lane || lease.expires > now
+        });
+        // A lease that is gone: all may be, forgotten, or out of date by a leap of the clock. Nothing new until every lane
+        // has said what it holds.
+        if ask.is_registered && self.lanes.get(ask.lane).is_none_or(|own| own.expires <= now) {
             self.hold = now + LEASE / 3.0;
         }
         let is_held_back = self.hold > now && self.hold <= now + LEASE;
@@ -434,6 +438,21 @@ mod tests {
         one(&mut state, &mut line, spec, &dead, 0.0);
         let answer = one(&mut state, &mut line, spec, &ask(3, 1e6), 1e6);
         assert_eq!((answer.slots.len(), answer.others), (3, 0));
+    }
+
+    #[test]
+    fn a_step_of_the_clock_forgets_no_request_under_way() {
+        let spec = LimitSpec::Concurrent { most: 2.0 };
+        for step in [-3_600e6, -20e6, 20e6, 3_600e6] {
+            let (mut state, mut line) = Default::default();
+            for lane in ["a", "b"] {
+                let granted = one(&mut state, &mut line, spec, &Ask { lane, ..ask(1, 1e12) }, 1e12);
+                assert_eq!(granted.slots, [0.0]);
+            }
+            let now = 1e12 + step;
+            let more = Ask { held: 1, is_registered: true, ..ask(1, now) };
+            assert!(one(&mut state, &mut line, spec, &more, now).slots.is_empty(), "after a step of {step}");
+        }
     }
 
     #[test]
