@@ -448,17 +448,19 @@ while served < most do
   slots[served] = slot - now
 end
 
--- Whoever is behind others asks again in time to notice that they are gone. First in line, its own turn is exact.
-if served < most and pause <= now and turn_known then
+-- Whoever is behind others asks again in time to notice that they are gone; while a bucket is paused nobody goes. First in
+-- line, its own turn is exact.
+if served < most and turn_known then
+  local from = math.max(now, pause)
   local heads, me, spacing = 0, arrival(mine, served), 0
   for _, other in ipairs(others) do
     if other.arrivals[1] < me then heads = heads + 1 end
   end
   for _, limit in ipairs(limits) do spacing = math.max(spacing, cost * (limit.pace or 0)) end
   if heads == 1 then
-    next_at = math.min(next_at, now + math.max(1000000, spacing))
+    next_at = math.min(next_at, from + math.max(1000000, spacing))
   elseif heads > 1 then
-    next_at = math.min(next_at, now + math.max(4000000, 4 * spacing))
+    next_at = math.min(next_at, from + math.max(4000000, 4 * spacing))
   end
 end
 

@@ -133,14 +133,15 @@ pub fn claim(
         }
         slots.push(slot - now);
     }
-    if slots.len() < most && pause <= now && is_turn_known {
-        // Whoever is behind others asks again in time to notice that they are gone.
+    if slots.len() < most && is_turn_known {
+        // Whoever is behind others asks again in time to notice that they are gone; while a bucket is paused nobody goes.
+        let from = now.max(pause);
         let limits = buckets.iter().flat_map(|(state, _)| state.limits.iter().flatten());
         let spacing: f64 = limits.fold(0.0_f64, |spacing, limit| spacing.max(limit.spacing(ask.cost)));
         match line.heads_before(ask.lane, ask.queue.arrival(slots.len() as f64)) {
             0 => {}
-            1 => next_at = next_at.min(now + spacing.max(1e6)),
-            _ => next_at = next_at.min(now + (4.0 * spacing).max(4e6)),
+            1 => next_at = next_at.min(from + spacing.max(1e6)),
+            _ => next_at = next_at.min(from + (4.0 * spacing).max(4e6)),
         }
     }
     for (state, specs) in buckets.iter_mut() {
@@ -428,6 +429,17 @@ mod tests {
         };
         assert_eq!(after(90_000.0), (vec![50_000.0], 0.0), "within it, whoever asks first");
         assert_eq!(after(110_000.0), (vec![], 50_000.0), "asks again when the older one has had its chance");
+    }
+
+    #[test]
+    fn who_waits_behind_others_in_a_pause_asks_again_soon_after_it() {
+        let (mut state, mut line) = Default::default();
+        let spec = bucket(1e6, 1.0);
+        pause(&mut state, &[spec], 60e6, 0.0);
+        let older = Ask { lane: "b", queue: arrived(100, -1e6), ..ask(1, 0.0) };
+        one(&mut state, &mut line, spec, &older, 0.0);
+        let answer = one(&mut state, &mut line, spec, &ask(1, 0.0), 1e6);
+        assert_eq!((answer.pause, answer.next), (59e6, 60e6), "the older ones may have left by then");
     }
 
     #[test]
