@@ -34,6 +34,7 @@
 -- Returns  next     how long until the caller should ask again
 --          pause    how long the buckets stay paused
 --          others   how many requests wait in other lanes for the same
+--          older    how many of those go before a request that comes now
 --          two numbers for every limit: b debt, the time one unit takes now; w units used, how long until one more request
 --                   fits; c requests under way, 0
 --          a wait for every slot granted, from now, never decreasing
@@ -511,7 +512,9 @@ end
 -- Where an ACL forbids to publish, the claim stands all the same, and who waits for the place asks within a horizon.
 if freed and others_waiting > 0 then redis.pcall('PUBLISH', channel, 'wake ' .. line) end
 
-local reply = { math.ceil(next_at - now), math.ceil(pause - now), others_waiting }
+local older_waiting = 0
+for _, other in ipairs(others) do older_waiting = older_waiting + older(other, now) end
+local reply = { math.ceil(next_at - now), math.ceil(pause - now), others_waiting, older_waiting }
 for _, limit in ipairs(limits) do
   local level, more = limit.kind.level(limit)
   reply[#reply + 1] = math.ceil(level)

@@ -74,6 +74,8 @@ pub struct Answer {
     pub pause: f64,
     /// How many requests wait in other lanes.
     pub others: usize,
+    /// How many of them go before a request that comes now.
+    pub older: usize,
     /// How every limit stands.
     pub levels: Vec<Level>,
     /// When each slot may be used, never decreasing.
@@ -159,7 +161,14 @@ pub fn claim(
             })
         })
         .collect();
-    Answer { next: next_at - now, pause: (pause - now).max(0.0), others: line.others(ask.lane), levels, slots }
+    Answer {
+        next: next_at - now,
+        pause: (pause - now).max(0.0),
+        others: line.others(ask.lane),
+        older: line.ahead_of(ask.lane, now),
+        levels,
+        slots,
+    }
 }
 
 /// Pauses a bucket until at least `wait` from now, spent down to one unit at its end; returns how long it stays paused.

@@ -200,7 +200,7 @@ impl Lane {
         if seen.ends.is_some_and(|(_, youngest)| arrived < youngest) {
             return None;
         }
-        Some(self.inner.state.quote_from(&seen, now))
+        Some(self.inner.state.quote_from(&seen, arrived, now))
     }
 }
 

@@ -262,7 +262,7 @@ impl Pump {
             self.leased_until = is_held.then(|| claimed.asked + micros(LEASE));
         }
         let mut seen = self.state.seen();
-        seen.view.saw(grant.levels, grant.others, now);
+        seen.view.saw(grant.levels, (grant.others, grant.older), now);
         if grant.pause > Duration::ZERO {
             seen.view.paused(now + grant.pause);
         }
