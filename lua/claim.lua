@@ -132,7 +132,8 @@ function kinds.b.read(limit, stored, bucket)
   -- Of two configurations the stricter holds, so that an old instance cannot undo a reload; a looser one once nobody
   -- asserts the stricter any more.
   limit.asserted = now
-  if interval and capacity and asserted and asserted + bucket.shift + ASSERTED > now and (interval > limit.interval or capacity < limit.capacity) then
+  if interval and capacity and asserted and asserted + bucket.shift + ASSERTED > now
+    and (interval > limit.interval or capacity < limit.capacity) then
     limit.interval = math.max(interval, limit.interval)
     limit.capacity = math.max(math.min(capacity, limit.capacity), cost)
     limit.asserted = asserted + bucket.shift
