@@ -15,6 +15,8 @@ mod line;
 mod memory;
 mod metrics;
 #[cfg(test)]
+mod pauses;
+#[cfg(test)]
 mod places;
 mod pump;
 mod quote;

@@ -139,7 +139,11 @@ impl Pump {
             }
             Message::Paused(until) => {
                 self.state.seen().view.paused(until);
-                self.held.retain(|slot| *slot >= until);
+                let grace = self.grace;
+                self.held.retain_mut(|slot| {
+                    *slot = after_pause(*slot, until, grace);
+                    *slot >= until
+                });
                 self.refuse_hopeless(now);
             }
             Message::Ended => {
@@ -269,10 +273,22 @@ impl Pump {
         // A pause that was announced while the claim was on its way voids what lies before its end.
         let paused_until = seen.view.paused_until(now);
         drop(seen);
-        let slots = grant.slots.iter().map(|wait| now + *wait);
-        self.held.extend(slots.filter(|slot| paused_until.is_none_or(|until| *slot >= until)));
-        self.held.make_contiguous().sort_unstable();
         self.claim_at = now + grant.next;
+        for slot in grant.slots.iter().map(|wait| now + *wait) {
+            match paused_until {
+                None => self.held.push_back(slot),
+                Some(until) => {
+                    let slot = after_pause(slot, until, self.grace);
+                    if slot >= until {
+                        self.held.push_back(slot);
+                    } else {
+                        // The store has forgotten the pause, or never heard of it: more of the same would be spent as well.
+                        self.claim_at = self.claim_at.max(until);
+                    }
+                }
+            }
+        }
+        self.held.make_contiguous().sort_unstable();
         self.refuse_hopeless(now);
     }
 
@@ -348,6 +364,12 @@ async fn at(wake: Option<Instant>) {
         Some(instant) => sleep_until(instant).await,
         None => std::future::pending().await,
     }
+}
+
+/// A slot for the end of a pause, at that end. The way of a notice and that of a claim differ by a little, so that a pause
+/// ends here a little later than in the store, whose first slot would be lost.
+fn after_pause(slot: Instant, until: Instant, grace: Duration) -> Instant {
+    if slot + grace >= until { slot.max(until) } else { slot }
 }
 
 /// Microseconds since `arrived`; negative for batch requests, whose turn counts from later.
