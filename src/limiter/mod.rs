@@ -12,6 +12,8 @@ mod key;
 mod lane;
 mod limit;
 mod line;
+#[cfg(test)]
+mod lines;
 mod memory;
 mod metrics;
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, future::Future, pin::Pin, sync::Arc, time::Duration};
 
+use rand::RngExt;
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant, sleep_until},
@@ -274,6 +275,9 @@ impl Pump {
         let paused_until = seen.view.paused_until(now);
         drop(seen);
         self.claim_at = now + grant.next;
+        if grant.next > Duration::ZERO && !grant.slots.is_empty() {
+            self.claim_at += YIELD.mul_f64(rand::rng().random_range(0.5..1.0));
+        }
         for slot in grant.slots.iter().map(|wait| now + *wait) {
             match paused_until {
                 None => self.held.push_back(slot),
@@ -392,6 +396,9 @@ fn grace(group: &Group) -> Duration {
 
 /// The end of a request is told to the store within this, where nobody is known to wait for it.
 const REPORT_WITHIN: Duration = Duration::from_millis(50);
+/// Lines that share a bucket go by the order of their calls. Whoever was just served lets the others ask first: always a
+/// moment earlier, it would take every slot. A lead is longer than this.
+const YIELD: Duration = Duration::from_millis(25);
 const GRACE_AT_LEAST: Duration = Duration::from_millis(10);
 const GRACE_AT_MOST: Duration = Duration::from_millis(50);
 /// Microseconds one claim is believed to take before it was measured.
