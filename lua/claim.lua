@@ -34,6 +34,7 @@
 -- Returns  next     how long until the caller should ask again
 --          pause    how long the buckets stay paused
 --          others   how many requests wait in other lanes for the same
+--          older    how many of those go before a request that comes now
 --          two numbers for every limit: b debt, the time one unit takes now; w units used, how long until one more request
 --                   fits; c requests under way, 0
 --          a wait for every slot granted, from now, never decreasing
@@ -131,14 +132,15 @@ function kinds.b.read(limit, stored, bucket)
   -- Of two configurations the stricter holds, so that an old instance cannot undo a reload; a looser one once nobody
   -- asserts the stricter any more.
   limit.asserted = now
-  if interval and asserted + bucket.shift + ASSERTED > now and (interval > limit.interval or capacity < limit.capacity) then
+  if interval and capacity and asserted and asserted + bucket.shift + ASSERTED > now
+    and (interval > limit.interval or capacity < limit.capacity) then
     limit.interval = math.max(interval, limit.interval)
     limit.capacity = math.max(math.min(capacity, limit.capacity), cost)
     limit.asserted = asserted + bucket.shift
   end
   -- An adaptive limit regains its rate by use.
   if limit.recover > 0 and rate < 1 then
-    rate_at = rate_at + bucket.shift
+    rate_at = (rate_at or now) + bucket.shift
     if waiting > 0 and now >= rate_at + 1000000 then
       rate, rate_at = math.min(1, rate + limit.recover), now
     end
@@ -147,7 +149,7 @@ function kinds.b.read(limit, stored, bucket)
     rate = 1
   end
   limit.pace = limit.interval / rate
-  if not full_at then
+  if not (full_at and pace) then
     full_at = limit.start == 1 and now or now + limit.capacity * limit.pace
   else
     full_at = full_at + bucket.shift
@@ -199,7 +201,7 @@ function kinds.w.read(limit, stored, bucket)
   local sent = math.ceil(limit.count * math.min(1, outage / limit.per)) + instances * cost
   if limit.clock == 1 then
     limit.start, limit.used = stored(2), stored(3)
-    if limit.start then
+    if limit.start and limit.used then
       -- Windows are the clock's own: one that goes back begins a former window anew.
       if limit.start > now + limit.per then limit.start = math.floor(now / limit.per) * limit.per end
     else
@@ -215,7 +217,7 @@ function kinds.w.read(limit, stored, bucket)
   -- Pairs of an instant and the units taken at or just before it, oldest first.
   local log, packed = {}, stored(1, true)
   if packed then
-    for i = 1, #packed, 16 do
+    for i = 1, #packed - 15, 16 do
       local at, units = struct.unpack('<dd', packed, i)
       at = at + bucket.shift
       if at + limit.per + limit.margin > now then
@@ -309,24 +311,28 @@ function kinds.c.arguments(limit)
 end
 function kinds.c.fields() return {} end
 function kinds.c.read(limit, stored, bucket)
-  limit.others, limit.gone, limit.before = 0, {}, 0
+  limit.others, limit.gone, limit.cut, limit.before = 0, {}, {}, 0
   local hold, known = 0, false
   local leases = redis.call('HGETALL', bucket.leases)
   for i = 1, #leases, 2 do
     if leases[i] == 'hold' then
-      hold = tonumber(leases[i + 1])
+      hold = tonumber(leases[i + 1]) or 0
     else
-      local count, expires = struct.unpack('<dd', leases[i + 1])
+      local count, expires = 0, 0
+      if #leases[i + 1] == 16 then count, expires = struct.unpack('<dd', leases[i + 1]) end
       if leases[i] == lane then
-        limit.before, known = count, true
-      elseif expires <= now or expires > now + 2 * LEASE then
-        limit.gone[#limit.gone + 1] = leases[i]
-      else
+        limit.before, known = count, expires > now
+      elseif expires > now then
         limit.others = limit.others + count
+        -- No honest lease is longer: the clock went back.
+        if expires > now + LEASE then limit.cut[leases[i]] = struct.pack('<dd', count, now + LEASE) end
+      else
+        limit.gone[#limit.gone + 1] = leases[i]
       end
     end
   end
-  -- The store forgot a lease: it may have forgotten all. Nothing new until every lane has said what it holds.
+  -- The store forgot a lease, or its clock leapt past it: so it may be with all. Nothing new until every lane has said what
+  -- it holds.
   if registered == 1 and not known then
     hold = now + LEASE / 3
     limit.hold = hold
@@ -388,7 +394,8 @@ local entries = redis.call('HGETALL', line)
 for i = 1, #entries, 2 do
   if entries[i] ~= lane then
     local packed = entries[i + 1]
-    local promised, count, points = struct.unpack('<ddd', packed)
+    local promised, count, points = 0, 0, 0
+    if #packed >= 40 then promised, count, points = struct.unpack('<ddd', packed) end
     if promised + GRACE < now or promised > now + 3600000000 or #packed ~= 24 + 16 * points then
       broken[#broken + 1] = entries[i]
     else
@@ -443,17 +450,19 @@ while served < most do
   slots[served] = slot - now
 end
 
--- Whoever is behind others asks again in time to notice that they are gone. First in line, its own turn is exact.
-if served < most and pause <= now and turn_known then
+-- Whoever is behind others asks again in time to notice that they are gone; while a bucket is paused nobody goes. First in
+-- line, its own turn is exact.
+if served < most and turn_known then
+  local from = math.max(now, pause)
   local heads, me, spacing = 0, arrival(mine, served), 0
   for _, other in ipairs(others) do
     if other.arrivals[1] < me then heads = heads + 1 end
   end
   for _, limit in ipairs(limits) do spacing = math.max(spacing, cost * (limit.pace or 0)) end
   if heads == 1 then
-    next_at = math.min(next_at, now + math.max(1000000, spacing))
+    next_at = math.min(next_at, from + math.max(1000000, spacing))
   elseif heads > 1 then
-    next_at = math.min(next_at, now + math.max(4000000, 4 * spacing))
+    next_at = math.min(next_at, from + math.max(4000000, 4 * spacing))
   end
 end
 
@@ -470,6 +479,7 @@ for _, bucket in ipairs(buckets) do
     longest = math.max(longest, limit.kind.write(limit, i, put))
     if limit.kind == kinds.c then
       for _, gone in ipairs(limit.gone) do redis.call('HDEL', bucket.leases, gone) end
+      for other, lease in pairs(limit.cut) do redis.call('HSET', bucket.leases, other, lease) end
       if limit.hold then redis.call('HSET', bucket.leases, 'hold', limit.hold) end
       if held + served > 0 then
         redis.call('HSET', bucket.leases, lane, struct.pack('<dd', held + served, now + LEASE))
@@ -503,7 +513,9 @@ end
 -- Where an ACL forbids to publish, the claim stands all the same, and who waits for the place asks within a horizon.
 if freed and others_waiting > 0 then redis.pcall('PUBLISH', channel, 'wake ' .. line) end
 
-local reply = { math.ceil(next_at - now), math.ceil(pause - now), others_waiting }
+local older_waiting = 0
+for _, other in ipairs(others) do older_waiting = older_waiting + older(other, now) end
+local reply = { math.ceil(next_at - now), math.ceil(pause - now), others_waiting, older_waiting }
 for _, limit in ipairs(limits) do
   local level, more = limit.kind.level(limit)
   reply[#reply + 1] = math.ceil(level)

@@ -55,7 +55,7 @@ for i, limit in ipairs(limits) do
     local full_at, before = tonumber(stored[1]), tonumber(stored[2])
     local interval, capacity = tonumber(stored[3]), tonumber(stored[4])
     local rate, cut_at = tonumber(stored[5]) or 1, tonumber(stored[6])
-    if not full_at then
+    if not (full_at and before and interval and capacity) then
       full_at, before, interval, capacity = now, limit.interval, limit.interval, limit.capacity
       put('interval.' .. i, interval)
       put('capacity.' .. i, capacity)

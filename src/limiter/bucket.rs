@@ -74,6 +74,8 @@ pub struct Answer {
     pub pause: f64,
     /// How many requests wait in other lanes.
     pub others: usize,
+    /// How many of them go before a request that comes now.
+    pub older: usize,
     /// How every limit stands.
     pub levels: Vec<Level>,
     /// When each slot may be used, never decreasing.
@@ -133,14 +135,15 @@ pub fn claim(
         }
         slots.push(slot - now);
     }
-    if slots.len() < most && pause <= now && is_turn_known {
-        // Whoever is behind others asks again in time to notice that they are gone.
+    if slots.len() < most && is_turn_known {
+        // Whoever is behind others asks again in time to notice that they are gone; while a bucket is paused nobody goes.
+        let from = now.max(pause);
         let limits = buckets.iter().flat_map(|(state, _)| state.limits.iter().flatten());
         let spacing: f64 = limits.fold(0.0_f64, |spacing, limit| spacing.max(limit.spacing(ask.cost)));
         match line.heads_before(ask.lane, ask.queue.arrival(slots.len() as f64)) {
             0 => {}
-            1 => next_at = next_at.min(now + spacing.max(1e6)),
-            _ => next_at = next_at.min(now + (4.0 * spacing).max(4e6)),
+            1 => next_at = next_at.min(from + spacing.max(1e6)),
+            _ => next_at = next_at.min(from + (4.0 * spacing).max(4e6)),
         }
     }
     for (state, specs) in buckets.iter_mut() {
@@ -158,7 +161,14 @@ pub fn claim(
             })
         })
         .collect();
-    Answer { next: next_at - now, pause: (pause - now).max(0.0), others: line.others(ask.lane), levels, slots }
+    Answer {
+        next: next_at - now,
+        pause: (pause - now).max(0.0),
+        others: line.others(ask.lane),
+        older: line.ahead_of(ask.lane, now),
+        levels,
+        slots,
+    }
 }
 
 /// Pauses a bucket until at least `wait` from now, spent down to one unit at its end; returns how long it stays paused.
@@ -260,10 +270,14 @@ impl Leases {
     /// How many requests may begin under a limit on requests under way; `None` for any other limit.
     fn free(&mut self, spec: &LimitSpec, ask: &Ask<'_>, now: f64) -> Option<f64> {
         let LimitSpec::Concurrent { most } = *spec else { return None };
-        self.lanes
-            .retain(|lane, lease| lane == ask.lane || (lease.expires > now && lease.expires <= now + 2.0 * LEASE));
-        // A lease that is gone: all may be. Nothing new until every lane has said what it holds.
-        if ask.is_registered && !self.lanes.contains_key(ask.lane) {
+        self.lanes.retain(|lane, lease| {
+            // No honest lease is longer: the clock went back.
+            lease.expires = lease.expires.min(now + LEASE);
+            lane == ask.lane || lease.expires > now
+        });
+        // A lease that is gone: all may be, forgotten, or out of date by a leap of the clock. Nothing new until every lane
+        // has said what it holds.
+        if ask.is_registered && self.lanes.get(ask.lane).is_none_or(|own| own.expires <= now) {
             self.hold = now + LEASE / 3.0;
         }
         let is_held_back = self.hold > now && self.hold <= now + LEASE;
@@ -427,6 +441,17 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_behind_others_in_a_pause_asks_again_soon_after_it() {
+        let (mut state, mut line) = Default::default();
+        let spec = bucket(1e6, 1.0);
+        pause(&mut state, &[spec], 60e6, 0.0);
+        let older = Ask { lane: "b", queue: arrived(100, -1e6), ..ask(1, 0.0) };
+        one(&mut state, &mut line, spec, &older, 0.0);
+        let answer = one(&mut state, &mut line, spec, &ask(1, 0.0), 1e6);
+        assert_eq!((answer.pause, answer.next), (59e6, 60e6), "the older ones may have left by then");
+    }
+
+    #[test]
     fn an_instance_that_breaks_its_promise_holds_up_nobody() {
         let (mut state, mut line) = Default::default();
         let spec = bucket(100_000.0, 1.0);
@@ -434,6 +459,21 @@ mod tests {
         one(&mut state, &mut line, spec, &dead, 0.0);
         let answer = one(&mut state, &mut line, spec, &ask(3, 1e6), 1e6);
         assert_eq!((answer.slots.len(), answer.others), (3, 0));
+    }
+
+    #[test]
+    fn a_step_of_the_clock_forgets_no_request_under_way() {
+        let spec = LimitSpec::Concurrent { most: 2.0 };
+        for step in [-3_600e6, -20e6, 20e6, 3_600e6] {
+            let (mut state, mut line) = Default::default();
+            for lane in ["a", "b"] {
+                let granted = one(&mut state, &mut line, spec, &Ask { lane, ..ask(1, 1e12) }, 1e12);
+                assert_eq!(granted.slots, [0.0]);
+            }
+            let now = 1e12 + step;
+            let more = Ask { held: 1, is_registered: true, ..ask(1, now) };
+            assert!(one(&mut state, &mut line, spec, &more, now).slots.is_empty(), "after a step of {step}");
+        }
     }
 
     #[test]

@@ -83,6 +83,8 @@ pub struct Grant {
     pub pause: Duration,
     /// How many requests wait in other lanes.
     pub others: usize,
+    /// How many of them go before a request that comes now.
+    pub older: usize,
     /// How every limit stands, and with which parameters: an instance on its own paces at its share.
     pub levels: Vec<(Level, LimitSpec)>,
     /// When each slot may be used, never decreasing.
@@ -98,6 +100,7 @@ impl Grant {
             next: micros(answer.next),
             pause: micros(answer.pause),
             others: answer.others,
+            older: answer.older,
             levels: answer.levels.into_iter().zip(claim.group.limits().copied()).collect(),
             slots: answer.slots.into_iter().map(micros).collect(),
             shared,

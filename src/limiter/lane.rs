@@ -1,6 +1,12 @@
 //! The waiting line of one bucket set in this instance, as its requests see it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::{
     sync::{mpsc, oneshot},
@@ -29,7 +35,7 @@ struct Inner {
     store: Store,
     group: Arc<Group>,
     state: Arc<LaneState>,
-    max_queue: usize,
+    max_queue: AtomicUsize,
     ageing: Duration,
     messages: mpsc::UnboundedSender<Message>,
     announce: mpsc::UnboundedSender<News>,
@@ -86,7 +92,7 @@ impl Lane {
                 store,
                 group,
                 state,
-                max_queue: order.max_queue,
+                max_queue: AtomicUsize::new(order.max_queue),
                 ageing: order.ageing,
                 messages,
                 announce,
@@ -109,7 +115,7 @@ impl Lane {
             Class::Batch => turn.arrived + self.inner.ageing,
         };
         let deadline = begun + max_wait;
-        if self.inner.state.waiting() >= self.inner.max_queue {
+        if self.inner.state.waiting() >= self.inner.max_queue.load(Ordering::Relaxed) {
             return Err(Refused::QueueFull { retry_after: self.inner.state.quote(begun) });
         }
         if let Some(wait) = self.quote_for(arrived, begun)
@@ -184,6 +190,11 @@ impl Lane {
         *self.inner.group == *group
     }
 
+    /// Changes how many may wait; whoever waits stays.
+    pub(super) fn bound(&self, max_queue: usize) {
+        self.inner.max_queue.store(max_queue, Ordering::Relaxed);
+    }
+
     /// Whether nobody holds this lane but the table that asks.
     pub(super) fn is_idle(&self) -> bool {
         Arc::strong_count(&self.inner) == 1
@@ -200,7 +211,7 @@ impl Lane {
         if seen.ends.is_some_and(|(_, youngest)| arrived < youngest) {
             return None;
         }
-        Some(self.inner.state.quote_from(&seen, now))
+        Some(self.inner.state.quote_from(&seen, arrived, now))
     }
 }
 

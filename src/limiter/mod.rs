@@ -12,8 +12,14 @@ mod key;
 mod lane;
 mod limit;
 mod line;
+#[cfg(test)]
+mod lines;
 mod memory;
 mod metrics;
+#[cfg(test)]
+mod pauses;
+#[cfg(test)]
+mod places;
 mod pump;
 mod quote;
 mod redis;
@@ -132,15 +138,17 @@ impl Limiter {
         }
         let inner = &self.inner;
         let group = inner.keys.group(channel, endpoint, value)?;
+        let policy = endpoint.map_or(&channel.policy, |endpoint| &endpoint.policy);
+        let max_queue = usize::try_from(policy.max_queue.get()).unwrap_or(usize::MAX);
         let now = Instant::now();
         let mut lanes = inner.lanes();
         // A lane whose limits have changed is replaced; whoever waits in it goes by the old ones.
         if let Some(entry) = lanes.get_mut(&group.line).filter(|entry| entry.lane.takes_as(&group)) {
             entry.used = now;
+            // A reload may have changed it.
+            entry.lane.bound(max_queue);
             return Some(entry.lane.clone());
         }
-        let policy = endpoint.map_or(&channel.policy, |endpoint| &endpoint.policy);
-        let max_queue = usize::try_from(policy.max_queue.get()).unwrap_or(usize::MAX);
         let endpoint = endpoint.map_or(NO_ENDPOINT, |endpoint| &endpoint.name);
         let metrics = LaneMetrics::new(&channel.name, endpoint);
         let name = format!("{}/{endpoint}", channel.name);

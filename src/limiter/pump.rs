@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, future::Future, pin::Pin, sync::Arc, time::Duration};
 
+use rand::RngExt;
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant, sleep_until},
@@ -95,7 +96,7 @@ impl Pump {
             let wake = self.wake(now);
             tokio::select! {
                 message = self.inbox.recv() => {
-                    let Some(message) = message else { return };
+                    let Some(message) = message else { return self.close().await };
                     self.receive(message);
                     while let Ok(message) = self.inbox.try_recv() {
                         self.receive(message);
@@ -104,6 +105,23 @@ impl Pump {
                 claimed = answer(&mut self.claiming) => self.absorb(claimed),
                 () = at(wake) => {}
             }
+        }
+    }
+
+    /// Gives back the places that the store believes taken: nothing is under way any more, and nobody else would say so.
+    async fn close(mut self) {
+        if let Some(claim) = self.claiming.take() {
+            let claimed = claim.await;
+            self.absorb(claimed);
+        }
+        if self.report_at.is_some() {
+            self.queue.clear();
+            self.held.clear();
+            let now = Instant::now();
+            (self.report_at, self.not_before) = (Some(now), now);
+            self.claim(now);
+            // Lost, they are free when the lease is over.
+            answer(&mut self.claiming).await;
         }
     }
 
@@ -122,7 +140,11 @@ impl Pump {
             }
             Message::Paused(until) => {
                 self.state.seen().view.paused(until);
-                self.held.retain(|slot| *slot >= until);
+                let grace = self.grace;
+                self.held.retain_mut(|slot| {
+                    *slot = after_pause(*slot, until, grace);
+                    *slot >= until
+                });
                 self.refuse_hopeless(now);
             }
             Message::Ended => {
@@ -234,26 +256,43 @@ impl Pump {
             let trip = (now - claimed.asked).as_secs_f64() * 1e6;
             self.rtt = RTT_WEIGHT * trip + (1.0 - RTT_WEIGHT) * self.rtt;
             self.known = Some((claimed.asked, grant.levels.iter().map(|(level, _)| level.level).collect()));
-            if self.group.counts_requests() && claimed.held + grant.slots.len() > 0 {
-                self.leased_until = Some(claimed.asked + micros(LEASE));
-                let renew = now + micros(LEASE / 3.0);
-                self.report_at = Some(self.report_at.map_or(renew, |at| at.min(renew)));
-            } else {
-                self.leased_until = None;
-            }
+        }
+        // Also on its own: the other lanes of this process count what this one says.
+        let is_held = self.group.counts_requests() && claimed.held + grant.slots.len() > 0;
+        if is_held {
+            let renew = now + micros(LEASE / 3.0);
+            self.report_at = Some(self.report_at.map_or(renew, |at| at.min(renew)));
+        }
+        if grant.shared {
+            self.leased_until = is_held.then(|| claimed.asked + micros(LEASE));
         }
         let mut seen = self.state.seen();
-        seen.view.saw(grant.levels, grant.others, now);
+        seen.view.saw(grant.levels, (grant.others, grant.older), now);
         if grant.pause > Duration::ZERO {
             seen.view.paused(now + grant.pause);
         }
         // A pause that was announced while the claim was on its way voids what lies before its end.
         let paused_until = seen.view.paused_until(now);
         drop(seen);
-        let slots = grant.slots.iter().map(|wait| now + *wait);
-        self.held.extend(slots.filter(|slot| paused_until.is_none_or(|until| *slot >= until)));
-        self.held.make_contiguous().sort_unstable();
         self.claim_at = now + grant.next;
+        if grant.next > Duration::ZERO && !grant.slots.is_empty() {
+            self.claim_at += YIELD.mul_f64(rand::rng().random_range(0.5..1.0));
+        }
+        for slot in grant.slots.iter().map(|wait| now + *wait) {
+            match paused_until {
+                None => self.held.push_back(slot),
+                Some(until) => {
+                    let slot = after_pause(slot, until, self.grace);
+                    if slot >= until {
+                        self.held.push_back(slot);
+                    } else {
+                        // The store has forgotten the pause, or never heard of it: more of the same would be spent as well.
+                        self.claim_at = self.claim_at.max(until);
+                    }
+                }
+            }
+        }
+        self.held.make_contiguous().sort_unstable();
         self.refuse_hopeless(now);
     }
 
@@ -331,6 +370,12 @@ async fn at(wake: Option<Instant>) {
     }
 }
 
+/// A slot for the end of a pause, at that end. The way of a notice and that of a claim differ by a little, so that a pause
+/// ends here a little later than in the store, whose first slot would be lost.
+fn after_pause(slot: Instant, until: Instant, grace: Duration) -> Instant {
+    if slot + grace >= until { slot.max(until) } else { slot }
+}
+
 /// Microseconds since `arrived`; negative for batch requests, whose turn counts from later.
 fn age(arrived: Instant, now: Instant) -> f64 {
     now.saturating_duration_since(arrived).as_secs_f64() * 1e6
@@ -351,6 +396,9 @@ fn grace(group: &Group) -> Duration {
 
 /// The end of a request is told to the store within this, where nobody is known to wait for it.
 const REPORT_WITHIN: Duration = Duration::from_millis(50);
+/// Lines that share a bucket go by the order of their calls. Whoever was just served lets the others ask first: always a
+/// moment earlier, it would take every slot. A lead is longer than this.
+const YIELD: Duration = Duration::from_millis(25);
 const GRACE_AT_LEAST: Duration = Duration::from_millis(10);
 const GRACE_AT_MOST: Duration = Duration::from_millis(50);
 /// Microseconds one claim is believed to take before it was measured.

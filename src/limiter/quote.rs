@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     bucket::{Level, LimitSpec},
-    claim::micros,
+    claim::{HORIZON, micros},
 };
 
 /// What a lane last saw of its buckets.
@@ -17,19 +17,21 @@ pub struct View {
     levels: Vec<(Level, LimitSpec)>,
     paused_until: Option<Instant>,
     others: usize,
+    older: usize,
 }
 
 impl View {
     /// Nothing is known yet: every quote is zero.
     pub fn unknown(cost: f64, now: Instant) -> Self {
-        Self { at: now, cost, levels: Vec::new(), paused_until: None, others: 0 }
+        Self { at: now, cost, levels: Vec::new(), paused_until: None, others: 0, older: 0 }
     }
 
-    /// Takes what a claim answered.
-    pub fn saw(&mut self, levels: Vec<(Level, LimitSpec)>, others: usize, now: Instant) {
+    /// Takes what a claim answered: how the limits stand, how many wait in other instances, and how many of those went
+    /// before a request that came then.
+    pub fn saw(&mut self, levels: Vec<(Level, LimitSpec)>, (others, older): (usize, usize), now: Instant) {
         self.at = now;
         self.levels = levels;
-        self.others = others;
+        (self.others, self.older) = (others, older);
     }
 
     /// Takes a pause; never shortens one.
@@ -45,6 +47,18 @@ impl View {
     /// How many requests wait in other instances, as far as that is still true.
     pub fn others(&self, now: Instant) -> usize {
         if now - self.at < OTHERS_STAY { self.others } else { 0 }
+    }
+
+    /// How many requests of other instances surely go before one that `arrived`, as far as that is still true: all before
+    /// one of the batch class, whose arrival lies ahead; none before one that is sent again.
+    pub fn ahead_of(&self, arrived: Instant, now: Instant) -> usize {
+        if arrived > now {
+            self.others(now)
+        } else if now - self.at < OTHERS_STAY && arrived + micros(HORIZON / 2.0) >= self.at {
+            self.older
+        } else {
+            0
+        }
     }
 
     /// The least that a request waits with `ahead` others before it.
@@ -97,7 +111,7 @@ mod tests {
     fn view(debt: f64, now: Instant) -> View {
         let spec = LimitSpec::Bucket { interval: 100_000.0, capacity: 3.0, starts_full: true, adaptive: None };
         let mut view = View::unknown(1.0, now);
-        view.saw(vec![(Level { level: debt, more: 100_000.0 }, spec)], 0, now);
+        view.saw(vec![(Level { level: debt, more: 100_000.0 }, spec)], (0, 0), now);
         view
     }
 

@@ -114,24 +114,7 @@ async fn run(demand: &Demand, seed: u64) -> Figures {
     let store = Arc::new(SharedStore { started: start, state: Mutex::default() });
     let limit =
         LimitSpec::Bucket { interval: 1e6 / demand.rate, capacity: demand.capacity, starts_full: true, adaptive: None };
-    let buckets = vec![BucketSpec { key: "bucket".to_owned(), limits: vec![limit] }];
-    let group = Arc::new(Group { buckets, line: "line".to_owned(), cost: 1.0 });
-    let lanes: Vec<_> = (0..demand.instances)
-        .map(|instance| {
-            let lane = format!("{instance}").into();
-            let order = Order { lane, max_queue: 100_000, ageing: Duration::from_secs(30) };
-            let (announce, _) = mpsc::unbounded_channel();
-            let metrics = LaneMetrics::new("test", "lane");
-            Lane::open(
-                "test/lane".to_owned(),
-                Store::Together(Arc::clone(&store)),
-                Arc::clone(&group),
-                metrics,
-                order,
-                announce,
-            )
-        })
-        .collect();
+    let lanes = lanes(&store, limit, demand.instances);
     let requests: Vec<_> = demand
         .plan(seed)
         .into_iter()
@@ -158,6 +141,28 @@ async fn run(demand: &Demand, seed: u64) -> Figures {
         excess: excess(&courses, demand),
         lateness: lateness(&courses, demand),
     }
+}
+
+/// The lanes of so many instances before one bucket.
+fn lanes(store: &Arc<SharedStore>, limit: LimitSpec, instances: usize) -> Vec<Lane> {
+    let buckets = vec![BucketSpec { key: "bucket".to_owned(), limits: vec![limit] }];
+    let group = Arc::new(Group { buckets, line: "line".to_owned(), cost: 1.0 });
+    (0..instances)
+        .map(|instance| {
+            let lane = format!("{instance}").into();
+            let order = Order { lane, max_queue: 100_000, ageing: Duration::from_secs(30) };
+            let (announce, _) = mpsc::unbounded_channel();
+            let metrics = LaneMetrics::new("test", "lane");
+            Lane::open(
+                "test/lane".to_owned(),
+                Store::Together(Arc::clone(store)),
+                Arc::clone(&group),
+                metrics,
+                order,
+                announce,
+            )
+        })
+        .collect()
 }
 
 fn overtaking(courses: &[Course]) -> Vec<f64> {
@@ -252,6 +257,25 @@ async fn many_instances_go_by_age() {
 #[tokio::test(start_paused = true)]
 async fn high_rates_go_by_age_in_few_claims() {
     holds(Demand { instances: 20, rate: 1_000.0, capacity: 20.0, load: 1.2, burst: 10, seconds: 8 }, 0.35).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interactive_request_is_not_refused_for_those_of_others_that_it_precedes() {
+    let start = Instant::now();
+    let store = Arc::new(SharedStore { started: start, state: Mutex::default() });
+    let limit = LimitSpec::Bucket { interval: 1e6, capacity: 1.0, starts_full: true, adaptive: None };
+    let lanes = lanes(&store, limit, 2);
+    let turn = |class, max_wait| Turn { arrived: Instant::now(), class, max_wait: Duration::from_secs(max_wait) };
+    for _ in 0..100 {
+        let lane = lanes[1].clone();
+        let turn = turn(Class::Batch, 3600);
+        tokio::spawn(async move { lane.slot(turn).await.map(drop) });
+    }
+    sleep(Duration::from_millis(50)).await;
+    let first = turn(Class::Interactive, 10);
+    drop(lanes[0].slot(first).await.unwrap());
+    drop(lanes[0].slot(turn(Class::Interactive, 10)).await.expect("it goes before all of the batch"));
+    drop(lanes[0].slot(Turn { max_wait: Duration::from_secs(10), ..first }).await.expect("so does one sent again"));
 }
 
 const SEEDS: u64 = 4;

@@ -162,12 +162,13 @@ impl LaneState {
 
     /// What a request that came now would wait at least.
     pub(super) fn quote(&self, now: Instant) -> Duration {
-        self.quote_from(&self.seen(), now)
+        self.quote_from(&self.seen(), now, now)
     }
 
-    pub(super) fn quote_from(&self, seen: &Seen, now: Instant) -> Duration {
+    /// What a request that `arrived` would wait at least, at the end of its instance's line.
+    pub(super) fn quote_from(&self, seen: &Seen, arrived: Instant, now: Instant) -> Duration {
         let uncovered = self.waiting.load(Ordering::Relaxed).saturating_sub(seen.held);
-        seen.view.wait(uncovered + seen.view.others(now), now)
+        seen.view.wait(uncovered + seen.view.ahead_of(arrived, now), now)
     }
 }
 

@@ -77,13 +77,14 @@ pub fn claim(claim: &Claim, notices: &str) -> (Vec<String>, Vec<String>) {
 
 /// The answer of `lua/claim.lua`; `None` where it is none.
 pub fn answer(claim: &Claim, reply: &[i64]) -> Option<Answer> {
-    let (head, rest) = reply.split_at_checked(3)?;
+    let (head, rest) = reply.split_at_checked(4)?;
     let (levels, slots) = rest.split_at_checked(2 * claim.witness.len())?;
     let level = |pair: &[i64]| Level { level: pair[0] as f64, more: pair[1] as f64 };
     Some(Answer {
         next: head[0] as f64,
         pause: head[1] as f64,
         others: usize::try_from(head[2]).ok()?,
+        older: usize::try_from(head[3]).ok()?,
         levels: levels.chunks_exact(2).map(level).collect(),
         slots: slots.iter().map(|slot| *slot as f64).collect(),
     })

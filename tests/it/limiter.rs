@@ -181,6 +181,23 @@ async fn an_old_instance_does_not_undo_a_reload() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_changes_how_many_may_wait() {
+    let yaml = config(None, "closed");
+    let (old, new) = (parse(&format!("defaults: {{ max_queue: 1 }}\n{yaml}")), parse(&yaml));
+    let limiter = Limiter::open(&old).await.unwrap();
+    let lane = lane_in(&old, &limiter, "booking_com", "slow", "user");
+    slot(&lane, Instant::now(), LONG).await.unwrap();
+    let waits = wait_in(std::iter::once(lane.clone()));
+    while !matches!(slot(&lane, Instant::now(), Duration::ZERO).await, Err(Refused::QueueFull { .. })) {
+        tokio::task::yield_now().await;
+    }
+    let lane = lane_in(&new, &limiter, "booking_com", "slow", "user");
+    let refused = slot(&lane, Instant::now(), Duration::ZERO).await;
+    assert!(matches!(refused, Err(Refused::TooLong { .. })), "{refused:?}");
+    all(waits).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pause_holds_without_its_notice_too() {
     let redis = Redis::start();
     let config = parse(&config(Some(&redis.url()), "closed"));

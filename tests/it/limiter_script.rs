@@ -181,7 +181,7 @@ impl Model {
                     self.buckets[*bucket] = state;
                 }
                 self.granted += answer.slots.len();
-                let mut reply = vec![ceil(answer.next), ceil(answer.pause), answer.others as i64];
+                let mut reply = vec![ceil(answer.next), ceil(answer.pause), answer.others as i64, answer.older as i64];
                 reply.extend(answer.levels.iter().flat_map(|level| [ceil(level.level), ceil(level.more)]));
                 reply.extend(answer.slots.iter().map(|slot| ceil(*slot)));
                 reply

@@ -45,6 +45,29 @@ async fn a_key_that_holds_something_else_is_put_right() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_field_that_holds_something_else_is_put_right() {
+    let redis = Redis::start();
+    let instance = Instance::on(&redis.url()).await;
+    let traffic = Traffic::start([instance.lane("user")]);
+    wait_for("the bucket is spent", PATIENCE, || (traffic.count() > 20).then_some(()));
+    let keys = redis.command("KEYS bkt:*");
+    let bucket = keys.lines().find(|key| key.ends_with(":fast")).unwrap_or_else(|| panic!("a bucket among {keys}"));
+    let (line, errors) = (format!("{bucket}:line"), redis.errors("ERR"));
+    for length in [5, 40, 100] {
+        redis.command(&format!("HSET {line} somebody {}", "x".repeat(length)));
+        let asked = format!("HEXISTS {line} somebody");
+        wait_for("it is gone", PATIENCE, || redis.command(&asked).contains('0').then_some(()));
+    }
+    for field in ["full_at.1", "pace.1", "interval.1", "capacity.1", "asserted.1", "seen", "pause_until"] {
+        let before = traffic.count();
+        redis.command(&format!("HSET {bucket} {field} junk"));
+        wait_for("requests go on", PATIENCE, || (traffic.count() > before + 2).then_some(()));
+    }
+    assert_eq!(redis.errors("ERR"), errors, "every claim was answered");
+    traffic.assert_within(RATE, f64::from(CAPACITY) + TRANSITION);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_whose_answer_is_lost_is_executed_once() {
     let redis = Redis::start();
     let cutter = Cutter::start(redis.port());
