@@ -12,21 +12,15 @@ mod key;
 mod lane;
 mod limit;
 mod line;
-#[cfg(test)]
-mod lines;
 mod memory;
 mod metrics;
-#[cfg(test)]
-mod pauses;
-#[cfg(test)]
-mod places;
 mod pump;
 mod quote;
 mod redis;
 mod status;
 mod store;
 #[cfg(test)]
-mod together;
+mod tests;
 mod waiter;
 mod wire;
 

@@ -17,7 +17,7 @@ pub enum Store {
     Fleet(Arc<FleetStore>),
     /// A fleet in one process, for tests in which time stands still.
     #[cfg(test)]
-    Together(Arc<super::together::SharedStore>),
+    Together(Arc<super::tests::together::SharedStore>),
 }
 
 impl Store {

@@ -17,7 +17,7 @@ use tokio::{
 
 use crate::config::model::Class;
 
-use super::{
+use super::super::{
     bucket::{self, BucketState, LimitSpec, LineState},
     claim::{BucketSpec, Claim, Grant, Group, HORIZON, micros},
     lane::{Lane, Order, Turn},
@@ -41,7 +41,7 @@ struct State {
 }
 
 impl SharedStore {
-    pub(super) async fn claim(&self, claim: &Claim) -> Grant {
+    pub(in crate::limiter) async fn claim(&self, claim: &Claim) -> Grant {
         sleep(TRIP).await;
         let grant = {
             let mut state = self.state.lock().unwrap();

@@ -9,7 +9,7 @@ use tokio::{
 
 use crate::config::model::Class;
 
-use super::{
+use super::super::{
     bucket::LimitSpec,
     claim::{BucketSpec, Group},
     lane::{Lane, Order, Turn},
