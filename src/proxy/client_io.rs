@@ -21,7 +21,7 @@ use tokio::{
     time::Sleep,
 };
 
-use super::{asterisk::RequestLine, respond::Refusal};
+use super::{asterisk::RequestLine, refusal::Refusal};
 
 /// What a client connection is doing, as its service and its stream tell each other.
 #[derive(Debug, Clone, Default)]

@@ -15,7 +15,7 @@ use super::{
     client_io::{ClientIo, Departure, Phase},
     entrance::{Entrance, Own},
     exchange,
-    respond::Refusal,
+    refusal::Refusal,
     target::{Authority, TargetError},
     tunnel,
 };

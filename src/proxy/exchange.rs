@@ -24,9 +24,9 @@ use super::{
     preference,
     rebase::rebase,
     record::Record,
+    refusal::Refusal,
     relay::relay,
     replay::{Copy, Replay},
-    respond::Refusal,
     target::{self, Target},
 };
 use crate::{

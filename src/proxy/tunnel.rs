@@ -22,8 +22,8 @@ use super::{
     metrics::Outcome,
     preference,
     record::Record,
+    refusal::{Bound, Refusal},
     relay::relay,
-    respond::{self, Bound, Refusal},
     sniff::{Prefixed, Protocol, sniff},
     target::{self, Authority},
 };
@@ -111,7 +111,7 @@ fn open_intercepted(client: &Downstream, upgrade: OnUpgrade, tunnel: Intercepted
             relay_unread(&inner, &rules, io, &tunnel.authority).await;
         }
     });
-    respond::established()
+    established()
 }
 
 /// What the client says of its tunnel's wait.
@@ -233,7 +233,7 @@ fn join(
             tracing::debug!(%error, "tunnel ended");
         }
     });
-    let response = respond::established();
+    let response = established();
     record.answer(response.status(), Outcome::Answered);
     record.complete();
     response
@@ -327,6 +327,11 @@ where
 fn refused(mut record: Record, refusal: Refusal) -> Response<Answer> {
     record.answer(refusal.status(), refusal.outcome);
     refusal.closing().into_response().map(|body| body.recorded(record))
+}
+
+/// The tunnel is open: 200, alone (RFC 9110 section 9.3.6).
+fn established() -> Response<Answer> {
+    Response::new(Answer::empty())
 }
 
 fn unmatched(rules: &Rules) -> Record {

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 use super::{
     super::{
         metrics::RetryReason,
-        respond::{Bound, Refusal},
+        refusal::{Bound, Refusal},
     },
     Exchange, FOREVER, Failure,
 };
