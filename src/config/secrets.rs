@@ -1,8 +1,8 @@
 //! Hides secrets that were written into the configuration file from the excerpts that messages show.
 
-/// `source` with passwords in addresses, logins of `proxy` and values of `hash_key` replaced by as many bytes of `*`, so that positions in it
-/// stay those of the file. Works on the text, not the parsed file: it must also hold for files that do not parse and for
-/// misspelt sections, and so rather hides too much.
+/// `source` with passwords in addresses, logins of `proxy` and values of `hash_key` replaced by as many bytes of `*`, so
+/// that positions in it stay those of the file. Works on the text, not the parsed file: it must also hold for files that do
+/// not parse and for misspelt sections, and so rather hides too much.
 pub(super) fn masked(source: &str) -> String {
     let mut text = String::with_capacity(source.len());
     // Indentation below which a block value of `hash_key: |` ends.

@@ -86,8 +86,8 @@ impl Exclusive {
     /// request's extensions carry it.
     ///
     /// The connection is of use again once both bodies have ended, to the client that its [`Tether`] stands for, and then
-    /// to others, unless the exchange authenticated the connection itself. Dropping the answer's body before its end closes it, as does dropping this future. An answer 101 leaves
-    /// the connection to `hyper::upgrade::on`.
+    /// to others, unless the exchange authenticated the connection itself. Dropping the answer's body before its end
+    /// closes it, as does dropping this future. An answer 101 leaves the connection to `hyper::upgrade::on`.
     ///
     /// `upstream.response_timeout` runs from the last movement of the request to the head of the answer, so that a long
     /// upload is bounded only once it stands still.
