@@ -23,6 +23,7 @@ mod mock_ota;
 mod proxy_concurrency;
 mod proxy_fidelity;
 mod proxy_framing;
+mod proxy_freshness;
 mod proxy_http2;
 mod proxy_http2_origin;
 mod proxy_lifetime;
