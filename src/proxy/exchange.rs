@@ -145,6 +145,7 @@ impl<'a> Exchange<'a> {
         }
         if parts.version == Version::HTTP_2 {
             headers::join_cookies(&mut parts.headers);
+            headers::announce_body(&mut parts.headers, &body);
         }
 
         let max_hold = preference::take_max_wait(&mut parts.headers);

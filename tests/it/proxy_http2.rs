@@ -205,6 +205,22 @@ async fn bodies_of_any_size_and_their_trailers_pass_both_ways() {
 }
 
 #[tokio::test]
+async fn a_body_of_unknown_length_passes_with_any_method() {
+    let origin = Origin::start([]).await;
+    let rig = rig().await;
+    let mut client = Client::open(&rig, origin.port).await;
+    for method in ["GET", "DELETE", "POST"] {
+        let request = client.request(method, "/fast/");
+        let (answer, body) = client.begin(request, false).await;
+        within(upload(body, 3, None)).await;
+        assert_eq!(within(answer).await.unwrap().status(), 200);
+    }
+    for seen in origin.seen() {
+        assert!(seen.ends_with("Transfer-Encoding: chunked\r\n\r\n3\r\nxxx\r\n0\r\n\r\n"), "{seen}");
+    }
+}
+
+#[tokio::test]
 async fn a_waiting_upload_keeps_none_of_those_under_way_from_ending() {
     let origin = Origin::start([]).await;
     let rig = rig_of(ENDPOINTS).await;
