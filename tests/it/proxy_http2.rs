@@ -257,6 +257,26 @@ async fn an_early_answer_arrives_during_the_upload() {
 }
 
 #[tokio::test]
+async fn an_upload_that_breaks_off_is_never_whole_to_the_origin() {
+    let early = Reply::Early("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_owned());
+    let rig = rig().await;
+    for reason in [Reason::NO_ERROR, Reason::CANCEL] {
+        let origin = Origin::start(vec![early.clone(); ROUNDS]).await;
+        let mut client = Client::open(&rig, origin.port).await;
+        for _ in 0..ROUNDS {
+            let request = client.request("POST", "/fast/");
+            let (answer, mut body) = client.begin(request, false).await;
+            within(http2_rig::send(&mut body, 3)).await.unwrap();
+            assert_eq!(http2_rig::read(within(answer).await.unwrap()).await.status, 200);
+            body.send_reset(reason);
+        }
+        assert_eq!(client.get("/fast/").await.status, 200);
+        let seen = origin.seen();
+        assert!(seen.iter().all(|request| request.starts_with("GET ")), "{seen:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_answer_that_breaks_off_is_seen_to_break_off_and_only_that() {
     let origin = Origin::start([Reply::Last("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhal".to_owned())]).await;
     let rig = rig().await;
@@ -396,3 +416,5 @@ const ENDPOINTS: &str = "
         max_wait: 2h
         max_queue: 1
 ";
+
+const ROUNDS: usize = 5;
