@@ -18,7 +18,7 @@ impl Host {
     ///
     /// # Errors
     /// When the text is no host: empty, over 253 bytes, a name in brackets, an unbracketed IPv6 address, an empty label, or
-    /// a character that no host name holds.
+    /// a character that no host name holds, or an IPv4 address in another form than four decimal numbers.
     pub fn parse(text: &str) -> Result<Self, HostError> {
         if let Some(rest) = text.strip_prefix('[') {
             let inner = rest.strip_suffix(']').ok_or(HostError::Bracket)?;
@@ -49,6 +49,10 @@ impl Host {
             if !label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_') {
                 return Err(HostError::Character);
             }
+        }
+        // Resolvers take `127.1` and `0x7f.1` for addresses, which no rule for that address would match.
+        if ascii.rsplit('.').next().is_some_and(is_number) {
+            return Err(HostError::Number);
         }
         Ok(Self { text: ascii, ip: None })
     }
@@ -99,6 +103,12 @@ pub fn port(authority: &http::uri::Authority) -> Result<Option<u16>, HostError> 
     }
 }
 
+/// Decimal, octal or hexadecimal.
+fn is_number(label: &str) -> bool {
+    let is_hexadecimal = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    label.bytes().all(|byte| byte.is_ascii_digit()) || label.strip_prefix("0x").is_some_and(is_hexadecimal)
+}
+
 /// Why a text is no host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
@@ -120,6 +130,9 @@ pub enum HostError {
     /// No host name holds it.
     #[error("host holds a character that no host name may hold")]
     Character,
+    /// What ends in a number is an IPv4 address (URL Standard section 3.5), and this is none.
+    #[error("a host that ends in a number must be an IPv4 address of four decimal numbers")]
+    Number,
     /// RFC 5891.
     #[error("host is no valid internationalized name")]
     Idna,
@@ -144,6 +157,18 @@ mod tests {
         }
         for text in ["ota.test:0", "ota.test:65536", "u:1@ota.test:99999999999", "[::1]:70000"] {
             assert_eq!(read(text), Err(HostError::Port), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_written_in_one_way_or_refused() {
+        for text in
+            ["127.1", "2130706433", "0x7f.1", "0x7F000001", "127.0.0.0x1", "0177.0.0.1", "0", "1.2.3.4.5", "a.1"]
+        {
+            assert_eq!(Host::parse(text), Err(HostError::Number), "{text}");
+        }
+        for text in ["127.0.0.1", "1.2.3.4.test", "ota1", "0xa.test", "0xg", "a-1"] {
+            assert!(Host::parse(text).is_ok(), "{text}");
         }
     }
 

@@ -13,13 +13,13 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 
 use super::{client_io::Phase, record::Record};
-use crate::upstream::Download;
+use crate::upstream::{Download, DownloadError};
 
 /// The body of an answer to a client.
 pub(super) struct Answer {
     content: Content,
     /// The error it ends with, while what came before it is written.
-    failed: Option<hyper::Error>,
+    failed: Option<DownloadError>,
     record: Option<Record>,
     phase: Option<Phase>,
 }
@@ -30,7 +30,7 @@ enum Content {
     /// Streaming from the origin, after the part of it that was read already.
     Streaming { head: Option<Bytes>, rest: Download },
     /// What had come of an answer that the origin then broke off.
-    Broken { head: Option<Bytes>, error: Option<hyper::Error> },
+    Broken { head: Option<Bytes>, error: Option<DownloadError> },
 }
 
 impl Answer {
@@ -95,9 +95,9 @@ impl fmt::Debug for Answer {
 
 impl Body for Answer {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = DownloadError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, DownloadError>>> {
         if let Some(error) = self.failed.take() {
             if let Some(mut record) = self.record.take() {
                 record.broken();

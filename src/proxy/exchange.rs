@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout};
 use super::{
     Rules,
     answer::{self, Answer},
+    arrival::Arrival,
     downstream::Downstream,
     entrance,
     gateway::Base,
@@ -81,7 +82,7 @@ struct Exchange<'a> {
     /// In which versions of HTTP the origin may be spoken to.
     offer: Offer,
     head: Head,
-    body: Replay<Incoming>,
+    body: Replay<Arrival>,
     /// The client sends its body only once it is asked to, which reading it does. That waits for the slot.
     expects_continue: bool,
     /// The client's side of an upgrade, where it asks for one.
@@ -138,6 +139,7 @@ impl<'a> Exchange<'a> {
         }
         if parts.version == Version::HTTP_2 {
             headers::join_cookies(&mut parts.headers);
+            headers::announce_body(&mut parts.headers, &body);
         }
 
         let max_hold = preference::take_max_wait(&mut parts.headers);
@@ -189,7 +191,10 @@ impl<'a> Exchange<'a> {
                 extensions: parts.extensions,
             },
             // Without a lane there is no second send for a throttle answer, and no copy is needed.
-            body: Replay::new(body, if lane.is_some() { policy.retry.replay_body } else { 0 }),
+            body: Replay::new(
+                Arrival::new(body, parts.version),
+                if lane.is_some() { policy.retry.replay_body } else { 0 },
+            ),
             expects_continue,
             upgrade,
             is_bound,

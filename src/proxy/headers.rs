@@ -3,6 +3,7 @@
 use std::mem;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Version, header, request};
+use hyper::body::Body;
 
 /// Whether the client asks to leave HTTP, e.g. for WebSocket (RFC 9110 section 7.8). HTTP/2 is no other protocol: requests in
 /// it would pass unread (`Upgrade: h2c`, which RFC 9113 has given up).
@@ -70,6 +71,14 @@ pub(super) fn join_cookies(headers: &mut HeaderMap) {
         && let Ok(whole) = HeaderValue::from_bytes(&pieces.join(&b"; "[..]))
     {
         headers.insert(header::COOKIE, whole);
+    }
+}
+
+/// Says in HTTP/1's words that a body of unknown length follows, where HTTP/2 has said so by leaving the stream open: hyper
+/// takes a GET or HEAD without such a field for one without a body.
+pub(super) fn announce_body(headers: &mut HeaderMap, body: &impl Body) {
+    if !body.is_end_stream() && !headers.contains_key(header::CONTENT_LENGTH) {
+        headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
 }
 

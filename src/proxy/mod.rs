@@ -4,6 +4,7 @@
 //! an `exchange`.
 
 mod answer;
+mod arrival;
 mod asterisk;
 mod client_io;
 mod downstream;

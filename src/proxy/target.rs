@@ -1,6 +1,9 @@
 //! Where a request goes: the request target (RFC 9112 section 3.2), read for the three places it can stand in.
 
-use std::{fmt, net::SocketAddr};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
 
 use http::{HeaderMap, HeaderValue, Uri, header, uri::PathAndQuery};
 
@@ -128,12 +131,12 @@ fn is_at(host: &Host, port: u16, own: SocketAddr) -> bool {
     if port != own.port() {
         return false;
     }
-    match host.ip() {
-        Some(ip) => ip == own.ip() || (own.ip().is_unspecified() && (ip.is_loopback() || ip.is_unspecified())),
-        None => {
-            let is_local = host.as_str() == "localhost" || host.as_str().ends_with(".localhost");
-            is_local && (own.ip().is_loopback() || own.ip().is_unspecified())
-        }
+    // The system takes 0.0.0.0 for the loopback address, and ::ffff:127.0.0.1 for 127.0.0.1.
+    let is_local = |ip: IpAddr| ip.is_loopback() || ip.is_unspecified();
+    let own = own.ip().to_canonical();
+    match host.ip().map(|ip| ip.to_canonical()) {
+        Some(ip) => ip == own || (is_local(ip) && is_local(own) && (ip.is_unspecified() || own.is_unspecified())),
+        None => is_local(own) && (host.as_str() == "localhost" || host.as_str().ends_with(".localhost")),
     }
 }
 
@@ -367,6 +370,19 @@ mod tests {
         assert!(own("localhost", 8080, "127.0.0.1:8080"));
         assert!(own("127.0.0.2", 8080, "0.0.0.0:8080"));
         assert!(own("[::1]", 8080, "[::]:8080"));
+        for (host, listener) in [
+            ("0.0.0.0", "127.0.0.1:8080"),
+            ("[::]", "[::1]:8080"),
+            ("[::ffff:127.0.0.1]", "127.0.0.1:8080"),
+            ("[::ffff:0.0.0.0]", "127.0.0.1:8080"),
+            ("[::ffff:127.0.0.1]", "0.0.0.0:8080"),
+            ("[::ffff:10.0.0.1]", "10.0.0.1:8080"),
+            ("127.0.0.1", "[::ffff:127.0.0.1]:8080"),
+        ] {
+            assert!(own(host, 8080, listener), "{host} is {listener}");
+        }
+        assert!(!own("127.0.0.2", 8080, "127.0.0.1:8080"));
+        assert!(!own("0.0.0.0", 8080, "10.0.0.1:8080"));
         assert!(!own("127.0.0.1", 8081, "127.0.0.1:8080"));
         assert!(!own("10.0.0.1", 8080, "127.0.0.1:8080"));
         assert!(!own("ota.test", 8080, "127.0.0.1:8080"));

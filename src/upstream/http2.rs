@@ -154,7 +154,10 @@ impl Place {
         let answer = sender.try_send_request(request);
         let answered = before_silence(answer, &progress, response_timeout).await;
         let error = match answered.and_then(|answered| answered.map_err(send_error)) {
-            Ok(response) => return Ok(response.map(|incoming| Download::streaming(incoming, self.stream))),
+            Ok(response) => {
+                let is_sent = progress.is_whole();
+                return Ok(response.map(|incoming| Download::streaming(incoming, self.stream, is_sent)));
+            }
             Err(error) => error,
         };
         match error.kind {

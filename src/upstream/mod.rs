@@ -43,7 +43,7 @@ use self::{
 use crate::config::{self, host::Host};
 
 pub use auth::authenticates_connection;
-pub use download::Download;
+pub use download::{Download, DownloadError};
 pub use either::Connection;
 pub use error::{ConnectError, SendError, SendErrorKind, SetupError, Step};
 pub use framing::is_clearly_framed;

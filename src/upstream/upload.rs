@@ -29,6 +29,7 @@ impl Upload {
             start: Instant::now(),
             moved_micros: AtomicU64::new(0),
             awaits_sender: AtomicBool::new(false),
+            is_whole: AtomicBool::new(body.is_end_stream()),
         });
         (Self { body: Some(body), progress: progress.clone() }, progress)
     }
@@ -52,6 +53,9 @@ impl HttpBody for Upload {
         self.progress.awaits_sender.store(polled.is_pending(), Ordering::Relaxed);
         if polled.is_ready() {
             self.progress.moves();
+        }
+        if matches!(polled, Poll::Ready(None)) || self.is_end_stream() {
+            self.progress.is_whole.store(true, Ordering::Relaxed);
         }
         polled
     }
@@ -82,6 +86,8 @@ pub(super) struct Progress {
     moved_micros: AtomicU64,
     /// Whether it is the sender of the body that is waited for, rather than the origin.
     awaits_sender: AtomicBool,
+    /// Whether all of it went out.
+    is_whole: AtomicBool,
 }
 
 impl Progress {
@@ -93,6 +99,11 @@ impl Progress {
     /// Whether the next move is up to the sender of the body.
     pub(super) fn awaits_sender(&self) -> bool {
         self.awaits_sender.load(Ordering::Relaxed)
+    }
+
+    /// Whether the request went out to its end.
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_whole.load(Ordering::Relaxed)
     }
 
     fn moves(&self) {

@@ -211,7 +211,11 @@ async fn a_way_back_to_this_instance_is_refused_from_either_side() {
     let rig = Rig::start().await;
     let (proxy, gateway) = (rig.address.port(), rig.gateway.port());
     for port in [proxy, gateway] {
-        for path in [format!("/http/127.0.0.1:{port}/"), format!("/http/localhost:{port}/http/localhost:{port}/")] {
+        for path in [
+            format!("/http/127.0.0.1:{port}/"),
+            format!("/http/0.0.0.0:{port}/http/[::ffff:127.0.0.1]:{port}/ota/"),
+            format!("/http/localhost:{port}/http/localhost:{port}/"),
+        ] {
             let answer = ask(&rig, get(&path)).await;
             assert_eq!(status(&answer), 403, "{path}: {answer}");
             assert!(field(&answer, "proxy-status").unwrap().contains("error=proxy_loop_detected"), "{answer}");

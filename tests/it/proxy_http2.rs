@@ -205,6 +205,22 @@ async fn bodies_of_any_size_and_their_trailers_pass_both_ways() {
 }
 
 #[tokio::test]
+async fn a_body_of_unknown_length_passes_with_any_method() {
+    let origin = Origin::start([]).await;
+    let rig = rig().await;
+    let mut client = Client::open(&rig, origin.port).await;
+    for method in ["GET", "DELETE", "POST"] {
+        let request = client.request(method, "/fast/");
+        let (answer, body) = client.begin(request, false).await;
+        within(upload(body, 3, None)).await;
+        assert_eq!(within(answer).await.unwrap().status(), 200);
+    }
+    for seen in origin.seen() {
+        assert!(seen.ends_with("Transfer-Encoding: chunked\r\n\r\n3\r\nxxx\r\n0\r\n\r\n"), "{seen}");
+    }
+}
+
+#[tokio::test]
 async fn a_waiting_upload_keeps_none_of_those_under_way_from_ending() {
     let origin = Origin::start([]).await;
     let rig = rig_of(ENDPOINTS).await;
@@ -238,6 +254,26 @@ async fn an_early_answer_arrives_during_the_upload() {
     let answered = http2_rig::read(within(answer).await.unwrap()).await;
     assert_eq!((answered.status.as_u16(), answered.body.as_str()), (413, "no"));
     assert_eq!(client.get("/fast/").await.status, 200, "the connection is good for more");
+}
+
+#[tokio::test]
+async fn an_upload_that_breaks_off_is_never_whole_to_the_origin() {
+    let early = Reply::Early("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_owned());
+    let rig = rig().await;
+    for reason in [Reason::NO_ERROR, Reason::CANCEL] {
+        let origin = Origin::start(vec![early.clone(); ROUNDS]).await;
+        let mut client = Client::open(&rig, origin.port).await;
+        for _ in 0..ROUNDS {
+            let request = client.request("POST", "/fast/");
+            let (answer, mut body) = client.begin(request, false).await;
+            within(http2_rig::send(&mut body, 3)).await.unwrap();
+            assert_eq!(http2_rig::read(within(answer).await.unwrap()).await.status, 200);
+            body.send_reset(reason);
+        }
+        assert_eq!(client.get("/fast/").await.status, 200);
+        let seen = origin.seen();
+        assert!(seen.iter().all(|request| request.starts_with("GET ")), "{seen:?}");
+    }
 }
 
 #[tokio::test]
@@ -380,3 +416,5 @@ const ENDPOINTS: &str = "
         max_wait: 2h
         max_queue: 1
 ";
+
+const ROUNDS: usize = 5;

@@ -287,6 +287,33 @@ async fn a_reset_is_no_reason_to_ask_twice() {
 }
 
 #[tokio::test]
+async fn an_answer_that_breaks_off_is_never_whole_to_the_client() {
+    let mut origin = SecureOrigin::start().await;
+    let rig = origin.rig("", "").await;
+    let port = origin.port;
+    let mut peer = None;
+    for (request, reason) in [
+        (get(port, "/fast/"), Reason::NO_ERROR),
+        (post(port, "/fast/", "book"), Reason::NO_ERROR),
+        (get(port, "/fast/"), Reason::CANCEL),
+    ] {
+        let mut client = rig.connect().await;
+        client.send(&request).await;
+        if peer.is_none() {
+            peer = Some(origin.peer().await);
+        }
+        let mut asked = peer.as_mut().unwrap().request().await;
+        asked.body().await;
+        let mut body = asked.answer.send_response(Response::new(()), false).unwrap();
+        body.send_data(Bytes::from_static(b"half"), false).unwrap();
+        assert_eq!(field(&client.head().await, "transfer-encoding"), Some("chunked"));
+        assert_eq!(client.exactly(9).await, "4\r\nhalf\r\n");
+        body.send_reset(reason);
+        assert_eq!(client.rest().await, "", "{reason}");
+    }
+}
+
+#[tokio::test]
 async fn a_throttled_request_is_sent_again_after_the_pause() {
     let mut origin = SecureOrigin::start().await;
     let rig = origin.rig("", "").await;
