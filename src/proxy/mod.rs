@@ -25,7 +25,11 @@ mod sniff;
 mod target;
 mod tunnel;
 
-use std::{fmt, io, sync::Arc, time::Duration};
+use std::{
+    fmt, io,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use arc_swap::ArcSwap;
 use http::HeaderName;
@@ -55,6 +59,8 @@ pub struct Proxy {
     leaves: Leaves,
     /// Replaced whole, so that no request sees half of a change.
     rules: ArcSwap<Rules>,
+    /// The listeners, once they serve.
+    own: OnceLock<Own>,
     drain_timeout: Duration,
 }
 
@@ -62,12 +68,15 @@ impl Proxy {
     /// Wires the stages. Metrics are registered here, so the recorder must be installed before.
     pub fn new(config: &Config, router: Router, limiter: Limiter, upstream: Upstream, leaves: Leaves) -> Self {
         let rules = ArcSwap::from_pointee(Rules::new(config, router, upstream));
-        Self { limiter, leaves, rules, drain_timeout: DRAIN_TIMEOUT }
+        Self { limiter, leaves, rules, own: OnceLock::new(), drain_timeout: DRAIN_TIMEOUT }
     }
 
     /// Goes by another configuration from now on. What is under way is finished by the one it came under; buckets, and what
     /// was spent from them, stay.
     pub fn reload(&self, config: &Config, router: Router, upstream: Upstream) {
+        if let Some(own) = self.own.get() {
+            upstream.avoid(own.addresses());
+        }
         self.rules.store(Arc::new(Rules::new(config, router, upstream)));
     }
 
@@ -139,6 +148,7 @@ pub async fn serve(
             return;
         }
     };
+    proxy.rules().upstream.avoid(proxy.own.get_or_init(|| own).addresses());
     let drain_timeout = proxy.drain_timeout;
     let shared = Arc::new(Shared { proxy, own, shutdown, abort: CancellationToken::new(), tasks: TaskTracker::new() });
     let both = async {

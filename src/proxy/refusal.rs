@@ -206,6 +206,9 @@ impl Refusal {
 
     /// The origin cannot be reached; nothing was sent.
     pub(super) fn connect(error: &ConnectError) -> Self {
+        if matches!(error, ConnectError::Own { .. }) {
+            return Self::own_address();
+        }
         let (status, kind) = connect_error(error);
         let hint = match error {
             ConnectError::Tls { certificate: true, .. } => Some(OWN_AUTHORITY),
@@ -327,6 +330,7 @@ fn connect_error(error: &ConnectError) -> (StatusCode, &'static str) {
         ConnectError::Timeout { step: Step::Resolve, .. } => (StatusCode::GATEWAY_TIMEOUT, "dns_timeout"),
         ConnectError::Timeout { .. } => (StatusCode::GATEWAY_TIMEOUT, "connection_timeout"),
         ConnectError::Resolve { .. } => (StatusCode::BAD_GATEWAY, "dns_error"),
+        ConnectError::Own { .. } => (StatusCode::FORBIDDEN, "proxy_loop_detected"),
         ConnectError::Connect { source, .. } if source.kind() == std::io::ErrorKind::ConnectionRefused => {
             (StatusCode::BAD_GATEWAY, "connection_refused")
         }

@@ -138,7 +138,7 @@ async fn open_paced(
             let line = Line { lane, max_wait: found.policy().max_wait, wish };
             reach_in_turn(client, rules, &authority, &line, &mut record).await
         }
-        None => reach(client, rules, &authority).await.map(|origin| (origin, None)),
+        None => reach(rules, &authority).await.map(|origin| (origin, None)),
     };
     match reached {
         Ok((origin, permit)) => join(client, rules, upgrade, origin, record, permit),
@@ -151,7 +151,7 @@ async fn open_blind(client: &Downstream, rules: &Rules, upgrade: OnUpgrade, auth
     if rules.settings.unmatched.host == UnmatchedHost::Refuse {
         return refused(record, Refusal::unmatched_host());
     }
-    match reach(client, rules, &authority).await {
+    match reach(rules, &authority).await {
         Ok(origin) => join(client, rules, upgrade, origin, record, None),
         Err(refusal) => refused(record, refusal),
     }
@@ -173,11 +173,11 @@ async fn reach_in_turn(
     line: &Line,
     record: &mut Record,
 ) -> Result<(Stream, Option<Permit>), Refusal> {
-    let ready = if line.lane.is_short() { Some(reach(client, rules, authority).await?) } else { None };
+    let ready = if line.lane.is_short() { Some(reach(rules, authority).await?) } else { None };
     let permit = slot(client, line, record).await?;
     let origin = match ready {
         Some(origin) => origin,
-        None => reach(client, rules, authority).await?,
+        None => reach(rules, authority).await?,
     };
     if permit.is_fresh() {
         return Ok((origin, Some(permit)));
@@ -209,10 +209,9 @@ async fn slot(client: &Downstream, line: &Line, record: &mut Record) -> Result<P
 
 /// Dials before the client hears of a tunnel, so that a host that cannot be reached shows as what it is, and a server that
 /// speaks first is heard.
-async fn reach(client: &Downstream, rules: &Rules, authority: &Authority) -> Result<Stream, Refusal> {
+async fn reach(rules: &Rules, authority: &Authority) -> Result<Stream, Refusal> {
     let dialled = rules.upstream.dial(&authority.host, authority.port).await;
-    let origin = dialled.map_err(|error| Refusal::connect(&error))?;
-    if leads_back(&origin, client) { Err(Refusal::own_address()) } else { Ok(origin) }
+    dialled.map_err(|error| Refusal::connect(&error))
 }
 
 /// Relays from now on.
@@ -341,16 +340,6 @@ fn unmatched(rules: &Rules) -> Record {
 fn has_body(headers: &HeaderMap) -> bool {
     headers.contains_key(header::TRANSFER_ENCODING)
         || headers.get(header::CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0")
-}
-
-/// Whether the connection has come out at a listener of this proxy's own, by whatever name.
-fn leads_back(origin: &Stream, client: &Downstream) -> bool {
-    let Stream::Tcp(origin) = origin else { return false };
-    let (Ok(peer), Ok(local)) = (origin.peer_addr(), origin.local_addr()) else { return false };
-    client
-        .own()
-        .addresses()
-        .any(|own| peer == own || (peer.port() == own.port() && own.ip().is_unspecified() && peer.ip() == local.ip()))
 }
 
 /// How long a client may keep a tunnel ready before its first byte.

@@ -70,6 +70,12 @@ pub enum ConnectError {
         /// What the resolver said.
         source: io::Error,
     },
+    /// The host's address is that of a listener of this proxy.
+    #[error("`{host}` is this proxy itself")]
+    Own {
+        /// The host.
+        host: Host,
+    },
     /// No address of the host accepts a connection.
     #[error("cannot connect to `{host}` at {address}: {source}")]
     Connect {
@@ -140,7 +146,7 @@ impl ConnectError {
     pub fn step(&self) -> Step {
         match self {
             Self::Resolve { .. } => Step::Resolve,
-            Self::Connect { .. } | Self::LostHandshake { .. } => Step::Connect,
+            Self::Own { .. } | Self::Connect { .. } | Self::LostHandshake { .. } => Step::Connect,
             Self::Tls { .. } => Step::Tls,
             Self::Http2 { .. } => Step::Http2,
             Self::Parent(error) => error.step(),

@@ -22,12 +22,20 @@ mod tls;
 mod upload;
 mod usage;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body_util::combinators::UnsyncBoxBody;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
 use tokio_rustls::client::TlsStream;
 
 use self::{
@@ -104,6 +112,8 @@ pub struct Upstream {
     connectors: Connectors,
     sites: Arc<Sites>,
     connect_timeout: Duration,
+    /// The listeners of this proxy.
+    own: Arc<OnceLock<Vec<SocketAddr>>>,
     context: Arc<Context>,
 }
 
@@ -119,6 +129,7 @@ impl Upstream {
             connectors,
             sites: Arc::default(),
             connect_timeout: config.connect_timeout,
+            own: Arc::default(),
             context: Arc::new(Context {
                 pool: Pool::new(),
                 rounds: Arc::default(),
@@ -127,6 +138,11 @@ impl Upstream {
                 parent,
             }),
         })
+    }
+
+    /// Has connections that come out at one of these listeners, by whatever name, refused. Said once.
+    pub fn avoid(&self, own: impl IntoIterator<Item = SocketAddr>) {
+        self.own.get_or_init(|| own.into_iter().collect());
     }
 
     /// A connection ready to send on: the one that `tether` holds, an idle one to the same origin, a place on one that is
@@ -174,7 +190,7 @@ impl Upstream {
     pub async fn dial(&self, host: &Host, port: u16) -> Result<Stream, ConnectError> {
         let deadline = Deadline::after(self.connect_timeout);
         match self.context.parent(host, port) {
-            None => Ok(Stream::Tcp(dial(host, port, deadline).await?)),
+            None => self.direct(host, port, deadline).await,
             Some(parent) => parent.tunnel(host, port, deadline).await,
         }
     }
@@ -233,10 +249,17 @@ impl Upstream {
     /// A stream to `origin`, or to the parent proxy that forwards requests to it.
     async fn reach(&self, origin: &Origin, deadline: Deadline) -> Result<Stream, ConnectError> {
         match (self.context.parent(&origin.host, origin.port), origin.scheme) {
-            (None, _) => Ok(Stream::Tcp(dial(&origin.host, origin.port, deadline).await?)),
+            (None, _) => self.direct(&origin.host, origin.port, deadline).await,
             (Some(parent), Scheme::Http) => parent.dial(deadline).await,
             (Some(parent), Scheme::Https) => parent.tunnel(&origin.host, origin.port, deadline).await,
         }
+    }
+
+    /// A stream to a host that is not this proxy.
+    async fn direct(&self, host: &Host, port: u16, deadline: Deadline) -> Result<Stream, ConnectError> {
+        let stream = dial(host, port, deadline).await?;
+        let own = self.own.get().map_or(&[][..], Vec::as_slice);
+        if leads_to(&stream, own) { Err(ConnectError::Own { host: host.clone() }) } else { Ok(Stream::Tcp(stream)) }
     }
 
     /// TLS with `origin`.
@@ -266,6 +289,15 @@ impl Upstream {
     fn shared(&self, place: Place) -> Connection {
         Connection::shared(place, self.context.response_timeout)
     }
+}
+
+/// Whether a connection has come out at one of these listeners.
+fn leads_to(stream: &TcpStream, listeners: &[SocketAddr]) -> bool {
+    let (Ok(peer), Ok(local)) = (stream.peer_addr(), stream.local_addr()) else { return false };
+    listeners.iter().any(|listener| {
+        peer == *listener
+            || (peer.port() == listener.port() && listener.ip().is_unspecified() && peer.ip() == local.ip())
+    })
 }
 
 impl fmt::Debug for Upstream {

@@ -56,6 +56,26 @@ async fn a_connection_serves_one_request_after_the_other() {
 }
 
 #[tokio::test]
+async fn no_connection_leads_back_to_a_listener_of_our_own_by_whatever_name() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let own = listener.local_addr().unwrap();
+    let everywhere = std::net::SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), own.port());
+    for said in [own, everywhere] {
+        let upstream = upstream(&settings());
+        upstream.avoid([said]);
+        // Checked after the name is resolved: this one stands for any that leads here.
+        let host = Host::parse("localhost").unwrap();
+        for scheme in [Scheme::Http, Scheme::Https] {
+            let origin = Origin { scheme, host: host.clone(), port: own.port() };
+            let refused = upstream.checkout(&origin, &nobody(), Offer::Http2).await;
+            assert!(matches!(refused, Err(ConnectError::Own { .. })), "{refused:?}");
+        }
+        let refused = upstream.dial(&host, own.port()).await;
+        assert!(matches!(refused, Err(ConnectError::Own { .. })), "{refused:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_unused_connection_is_left_to_the_next_request() {
     let site = Site::open().await;
     let upstream = upstream(&settings());
