@@ -3,7 +3,10 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
+
+use tokio::time::Instant;
 
 use super::{
     Offer, Origin,
@@ -56,8 +59,8 @@ enum Version {
     Unknown,
     /// HTTP/1.1, by its choice of last time.
     Http1,
-    /// HTTP/1.1 alone: it answered a request in HTTP/2 so (`HTTP_1_1_REQUIRED`).
-    Http1Required,
+    /// HTTP/1.1 alone: it answered a request in HTTP/2 so (`HTTP_1_1_REQUIRED`), and is believed until then.
+    Http1Required(Instant),
     /// HTTP/2.
     Http2,
 }
@@ -69,12 +72,19 @@ impl Site {
 
     /// What to offer it.
     pub(super) fn offer(&self) -> Offer {
-        if lock(&self.state).version == Version::Http1Required { Offer::Http1 } else { Offer::Http2 }
+        match lock(&self.state).version {
+            Version::Http1Required(until) if Instant::now() < until => Offer::Http1,
+            _ => Offer::Http2,
+        }
     }
 
     /// Whether every request needs a connection of its own, as far as is known.
     pub(super) fn wants_http1(&self) -> bool {
-        matches!(lock(&self.state).version, Version::Http1 | Version::Http1Required)
+        match lock(&self.state).version {
+            Version::Http1 => true,
+            Version::Http1Required(until) => Instant::now() < until,
+            Version::Unknown | Version::Http2 => false,
+        }
     }
 
     /// It has chosen HTTP/1.1.
@@ -82,9 +92,9 @@ impl Site {
         self.learn(Version::Http1);
     }
 
-    /// It wants HTTP/1.1 from now on, whatever it is offered.
+    /// It wants HTTP/1.1, whatever it is offered. Not for ever: it may have been one request of many that wanted it.
     pub(super) fn require_http1(&self) {
-        self.learn(Version::Http1Required);
+        self.learn(Version::Http1Required(Instant::now() + BELIEVED));
     }
 
     /// It has chosen HTTP/2, on a connection that is ready.
@@ -107,7 +117,8 @@ impl Site {
 
     fn learn(&self, version: Version) {
         let mut state = lock(&self.state);
-        if state.version != Version::Http1Required {
+        let is_required = matches!(state.version, Version::Http1Required(until) if Instant::now() < until);
+        if !is_required {
             state.version = version;
         }
     }
@@ -122,5 +133,27 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// An origin that still wants it says so again, at the price of one request that is sent twice.
+const BELIEVED: Duration = Duration::from_secs(600);
+
 /// Many times the hosts of all OTAs.
 const MAX_SITES: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::Scheme;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_origin_that_wanted_http1_is_asked_again_later() {
+        let origin = Origin { scheme: Scheme::Https, host: std::net::IpAddr::from([127, 0, 0, 1]).into(), port: 443 };
+        let site = Sites::default().of(&origin);
+        assert_eq!((site.wants_http1(), site.offer()), (false, Offer::Http2));
+        site.require_http1();
+        tokio::time::advance(BELIEVED - Duration::from_secs(1)).await;
+        site.chose_http1();
+        assert_eq!((site.wants_http1(), site.offer()), (true, Offer::Http1));
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!((site.wants_http1(), site.offer()), (false, Offer::Http2));
+    }
+}

@@ -96,6 +96,11 @@ fn describe_certificate(fault: &CertificateError, host: &Host) -> String {
             "its certificate is not valid yet, or this machine's clock is behind".to_owned()
         }
         CertificateError::Revoked => "its certificate has been revoked".to_owned(),
+        // What `openssl req -x509` makes unless told otherwise. rustls has no name for it.
+        CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+            "its certificate is that of an authority (`CA:TRUE`), which can stand for no host: issue one without it"
+                .to_owned()
+        }
         other => format!("its certificate is not acceptable ({other})"),
     }
 }

@@ -377,6 +377,26 @@ async fn an_origin_over_tls_is_verified_and_its_fault_is_named() {
 }
 
 #[tokio::test]
+async fn a_certificate_of_an_authority_stands_for_no_host_and_is_told_so() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let mut parameters = rcgen::CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+    parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let own = parameters.self_signed(&key).unwrap();
+    let root = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(root.path(), own.pem()).unwrap();
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+    let config = rustls::ServerConfig::builder().with_no_client_auth();
+    let config = config.with_single_cert(vec![own.der().clone()], key).unwrap();
+    let (site, client) = (Site::open().await, upstream(&with_roots(root.path())));
+    let origin = site.secure_origin();
+    let (refused, ()) =
+        tokio::join!(async { client.connect(&origin, &nobody(), Offer::Http1).await }, site.accept_tls(config.into()));
+    let message = certificate_fault(refused);
+    assert!(message.contains("that of an authority (`CA:TRUE`)"), "{message}");
+}
+
+#[tokio::test]
 async fn a_port_that_speaks_no_tls_is_told_apart() {
     let site = Site::open().await;
     let upstream = upstream(&settings());
