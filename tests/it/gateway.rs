@@ -5,17 +5,13 @@ use std::{fs, net::SocketAddr};
 use tempfile::NamedTempFile;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::proxy_rig::{Origin, Reply, Rig, Wire, field, status, within};
+use super::proxy_rig::{Origin, Rig, Wire, answer, field, status, within};
 use crate::support::{
     http,
     mock_ota::MockOta,
     process::Process,
     proxy::{Settings, ota_pacer},
 };
-
-fn answer(text: &str) -> Reply {
-    Reply::Answer(text.to_owned())
-}
 
 /// Sends one request on a connection of its own and reads all that comes.
 async fn ask(rig: &Rig, request: impl AsRef<[u8]>) -> String {

@@ -1,10 +1,6 @@
 //! What passes through the proxy is what was sent: bytes of bodies, framing, names and values of headers.
 
-use super::proxy_rig::{Origin, Reply, Rig, field, ok, status};
-
-fn answer(text: &str) -> Reply {
-    Reply::Answer(text.to_owned())
-}
+use super::proxy_rig::{Origin, Reply, Rig, answer, field, ok, status};
 
 #[tokio::test]
 async fn headers_keep_their_spelling_and_hop_by_hop_fields_end() {

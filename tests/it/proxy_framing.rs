@@ -4,11 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::{net::TcpListener, time::sleep};
 
-use super::proxy_rig::{Origin, Reply, Rig, Wire, field, ok, status};
-
-fn answer(text: &str) -> Reply {
-    Reply::Answer(text.to_owned())
-}
+use super::proxy_rig::{Origin, Reply, Rig, Wire, answer, field, ok, status};
 
 fn get(port: u16) -> String {
     format!("GET http://localhost:{port}/fast/ HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n")

@@ -8,12 +8,8 @@ use tokio::time::{Instant, timeout};
 
 use super::{
     http2_rig::{self, Client, upload},
-    proxy_rig::{Origin, Reply, Rig, field, status, within},
+    proxy_rig::{Origin, Reply, Rig, answer, field, status, within},
 };
-
-fn answer(text: &str) -> Reply {
-    Reply::Answer(text.to_owned())
-}
 
 async fn rig() -> Rig {
     Rig::with("annotate: false\ndefaults: { max_wait: 60s, http2: { clients: true } }").await

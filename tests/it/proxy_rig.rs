@@ -294,6 +294,10 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(mut client: Wire<S>, state: Ar
     }
 }
 
+pub(crate) fn answer(text: &str) -> Reply {
+    Reply::Answer(text.to_owned())
+}
+
 pub(crate) fn ok(body: &str) -> Reply {
     Reply::Answer(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
 }
