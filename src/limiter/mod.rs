@@ -10,6 +10,7 @@ mod claim;
 mod fleet;
 mod key;
 mod lane;
+mod leases;
 mod limit;
 mod line;
 mod memory;

@@ -9,8 +9,9 @@ use tokio::{
 };
 
 use super::{
-    bucket::{LEASE, LimitSpec, Queue},
+    bucket::{LimitSpec, Queue},
     claim::{Claim, Grant, Group, HORIZON, StoreError, micros},
+    leases::LEASE,
     store::Store,
     waiter::{LaneState, Message, Permit, Refused, Verdict, Waiter},
 };

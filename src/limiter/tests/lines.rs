@@ -2,27 +2,25 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 
 use crate::config::model::Class;
 
-use super::super::{
-    bucket::LimitSpec,
-    claim::{BucketSpec, Group},
-    lane::{Lane, Order, Turn},
-    memory::MemoryStore,
-    metrics::LaneMetrics,
-    store::Store,
+use super::{
+    super::{
+        lane::{Lane, Turn},
+        memory::MemoryStore,
+        store::Store,
+    },
+    lane, refills,
 };
 
 #[tokio::test(start_paused = true)]
 async fn a_busy_line_does_not_starve_another_on_its_bucket() {
     for interval in [20_000.0, 50_000.0, 100_000.0, 150_000.0, 1e6] {
         let store = Arc::new(MemoryStore::new());
-        let (busy, quiet) = (lane(&store, "busy", interval), lane(&store, "quiet", interval));
+        let open = |name| lane(Store::Memory(Arc::clone(&store)), refills(interval, 1.0), name, name);
+        let (busy, quiet) = (open("busy"), open("quiet"));
         let crowd: Vec<_> = (0..200).map(|_| tokio::spawn(slot(busy.clone()))).collect();
         sleep(Duration::from_millis(330)).await;
         for _ in 0..5 {
@@ -33,23 +31,6 @@ async fn a_busy_line_does_not_starve_another_on_its_bucket() {
         }
         crowd.iter().for_each(tokio::task::JoinHandle::abort);
     }
-}
-
-/// One of several lines before one bucket.
-fn lane(store: &Arc<MemoryStore>, line: &str, interval: f64) -> Lane {
-    let limit = LimitSpec::Bucket { interval, capacity: 1.0, starts_full: true, adaptive: None };
-    let buckets = vec![BucketSpec { key: "channel".to_owned(), limits: vec![limit] }];
-    let group = Arc::new(Group { buckets, line: line.to_owned(), cost: 1.0 });
-    let order = Order { lane: line.into(), max_queue: 1_000, ageing: Duration::from_secs(30) };
-    let (announce, _) = mpsc::unbounded_channel();
-    Lane::open(
-        format!("test/{line}"),
-        Store::Memory(Arc::clone(store)),
-        group,
-        LaneMetrics::new("test", "lane"),
-        order,
-        announce,
-    )
 }
 
 async fn slot(lane: Lane) {

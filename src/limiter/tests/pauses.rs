@@ -2,26 +2,24 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 
 use crate::config::model::Class;
 
-use super::super::{
-    bucket::LimitSpec,
-    claim::{BucketSpec, Group},
-    lane::{Lane, Order, Turn},
-    memory::MemoryStore,
-    metrics::LaneMetrics,
-    store::Store,
+use super::{
+    super::{
+        bucket::LimitSpec,
+        lane::{Lane, Turn},
+        memory::MemoryStore,
+        store::Store,
+    },
+    bucket, lane, refills,
 };
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_that_the_store_has_forgotten_does_not_use_up_a_window() {
     let hourly = LimitSpec::Window { count: 100.0, per: 3_600e6, margin: 50_000.0, is_clock: false };
-    let (lane, _) = lane(hourly);
+    let lane = lane(Store::Memory(Arc::default()), hourly, "lane", "line");
     let until = Instant::now() + Duration::from_secs(2);
     lane.paused(until);
     let waits: Vec<_> = (0..10).map(|_| tokio::spawn(slot(lane.clone()))).collect();
@@ -33,9 +31,10 @@ async fn a_pause_that_the_store_has_forgotten_does_not_use_up_a_window() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_that_ends_a_little_later_here_than_in_the_store_costs_no_slot() {
-    let (lane, store) = lane(LimitSpec::Bucket { interval: 90e6, capacity: 1.0, starts_full: true, adaptive: None });
+    let (store, slow) = (Arc::<MemoryStore>::default(), refills(90e6, 1.0));
+    let lane = lane(Store::Memory(Arc::clone(&store)), slow, "lane", "line");
     let pause = Duration::from_secs(2);
-    store.pause(&bucket(LimitSpec::Bucket { interval: 90e6, capacity: 1.0, starts_full: true, adaptive: None }), pause);
+    store.pause(&bucket(slow), pause);
     // A notice is as old as its way was long, on arrival.
     let until = Instant::now() + pause + Duration::from_millis(3);
     lane.paused(until);
@@ -46,19 +45,6 @@ async fn a_pause_that_ends_a_little_later_here_than_in_the_store_costs_no_slot()
     lane.paused(until);
     let at = wait.await.unwrap();
     assert!(at >= until && at < until + Duration::from_millis(5), "{:?} after the pause", at - until);
-}
-
-fn bucket(limit: LimitSpec) -> BucketSpec {
-    BucketSpec { key: "bucket".to_owned(), limits: vec![limit] }
-}
-
-fn lane(limit: LimitSpec) -> (Lane, Arc<MemoryStore>) {
-    let group = Arc::new(Group { buckets: vec![bucket(limit)], line: "line".to_owned(), cost: 1.0 });
-    let order = Order { lane: "lane".into(), max_queue: 100, ageing: Duration::from_secs(30) };
-    let (announce, _) = mpsc::unbounded_channel();
-    let store = Arc::new(MemoryStore::new());
-    let shared = Store::Memory(Arc::clone(&store));
-    (Lane::open("test/lane".to_owned(), shared, group, LaneMetrics::new("test", "lane"), order, announce), store)
 }
 
 /// When a request goes that comes now.

@@ -2,19 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 
 use crate::config::model::Class;
 
 use super::super::{
     bucket::LimitSpec,
-    claim::{BucketSpec, Group},
-    lane::{Lane, Order, Turn},
+    lane::{Lane, Turn},
     memory::MemoryStore,
-    metrics::LaneMetrics,
     store::Store,
     waiter::{Permit, Refused},
 };
@@ -47,18 +42,7 @@ async fn a_lane_that_was_replaced_frees_the_place_of_its_last_call() {
 
 /// One of several lines before a bucket of one request at once.
 fn lane(store: &Arc<MemoryStore>, name: &str) -> Lane {
-    let buckets = vec![BucketSpec { key: "channel".to_owned(), limits: vec![LimitSpec::Concurrent { most: 1.0 }] }];
-    let group = Arc::new(Group { buckets, line: name.to_owned(), cost: 1.0 });
-    let order = Order { lane: name.into(), max_queue: 100, ageing: Duration::from_secs(30) };
-    let (announce, _) = mpsc::unbounded_channel();
-    Lane::open(
-        format!("test/{name}"),
-        Store::Memory(Arc::clone(store)),
-        group,
-        LaneMetrics::new("test", "lane"),
-        order,
-        announce,
-    )
+    super::lane(Store::Memory(Arc::clone(store)), LimitSpec::Concurrent { most: 1.0 }, name, name)
 }
 
 async fn slot(lane: &Lane, max_wait: Duration) -> Result<Permit, Refused> {

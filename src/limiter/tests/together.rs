@@ -10,20 +10,19 @@ use std::{
 };
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep, sleep_until},
-};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::config::model::Class;
 
-use super::super::{
-    bucket::{self, BucketState, LimitSpec, LineState},
-    claim::{BucketSpec, Claim, Grant, Group, HORIZON, micros},
-    lane::{Lane, Order, Turn},
-    memory::ask,
-    metrics::LaneMetrics,
-    store::Store,
+use super::{
+    super::{
+        bucket::{self, BucketState, LimitSpec, LineState},
+        claim::{Claim, Grant, HORIZON, micros},
+        lane::{Lane, Turn},
+        memory::ask,
+        store::Store,
+    },
+    lane, refills,
 };
 
 /// One bucket and its line, a trip away from every instance.
@@ -112,8 +111,7 @@ struct Figures {
 async fn run(demand: &Demand, seed: u64) -> Figures {
     let start = Instant::now();
     let store = Arc::new(SharedStore { started: start, state: Mutex::default() });
-    let limit =
-        LimitSpec::Bucket { interval: 1e6 / demand.rate, capacity: demand.capacity, starts_full: true, adaptive: None };
+    let limit = refills(1e6 / demand.rate, demand.capacity);
     let lanes = lanes(&store, limit, demand.instances);
     let requests: Vec<_> = demand
         .plan(seed)
@@ -145,24 +143,8 @@ async fn run(demand: &Demand, seed: u64) -> Figures {
 
 /// The lanes of so many instances before one bucket.
 fn lanes(store: &Arc<SharedStore>, limit: LimitSpec, instances: usize) -> Vec<Lane> {
-    let buckets = vec![BucketSpec { key: "bucket".to_owned(), limits: vec![limit] }];
-    let group = Arc::new(Group { buckets, line: "line".to_owned(), cost: 1.0 });
-    (0..instances)
-        .map(|instance| {
-            let lane = format!("{instance}").into();
-            let order = Order { lane, max_queue: 100_000, ageing: Duration::from_secs(30) };
-            let (announce, _) = mpsc::unbounded_channel();
-            let metrics = LaneMetrics::new("test", "lane");
-            Lane::open(
-                "test/lane".to_owned(),
-                Store::Together(Arc::clone(store)),
-                Arc::clone(&group),
-                metrics,
-                order,
-                announce,
-            )
-        })
-        .collect()
+    let lane = |instance: usize| lane(Store::Together(Arc::clone(store)), limit, &instance.to_string(), "line");
+    (0..instances).map(lane).collect()
 }
 
 fn overtaking(courses: &[Course]) -> Vec<f64> {
@@ -263,7 +245,7 @@ async fn high_rates_go_by_age_in_few_claims() {
 async fn an_interactive_request_is_not_refused_for_those_of_others_that_it_precedes() {
     let start = Instant::now();
     let store = Arc::new(SharedStore { started: start, state: Mutex::default() });
-    let limit = LimitSpec::Bucket { interval: 1e6, capacity: 1.0, starts_full: true, adaptive: None };
+    let limit = refills(1e6, 1.0);
     let lanes = lanes(&store, limit, 2);
     let turn = |class, max_wait| Turn { arrived: Instant::now(), class, max_wait: Duration::from_secs(max_wait) };
     for _ in 0..100 {
